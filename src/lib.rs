@@ -1,0 +1,1 @@
+//! Stockade contains the commands that AI agents run.
