@@ -1,1 +1,5 @@
-//! Stockade contains the commands that AI agents run.
+//! Stockade contains the commands that AI agents run: words become a policy, a policy and a host become
+//! a plan, the plan is enforced, checked and reported. See `docs/ARCHITECTURE.md`.
+
+pub mod base;
+pub mod policy;
