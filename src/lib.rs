@@ -2,4 +2,6 @@
 //! a plan, the plan is enforced, checked and reported. See `docs/ARCHITECTURE.md`.
 
 pub mod base;
+pub mod plan;
 pub mod policy;
+pub mod sys;

@@ -1,0 +1,44 @@
+//! Descriptors: close_range(2) and duplication onto fixed numbers.
+
+use super::check;
+use std::io;
+use std::os::fd::RawFd;
+
+/// Closes every descriptor of the process that is not in `keep` (any order). Owners of closed descriptors
+/// must not be used afterwards: only for processes that go on to `_exit` or `execve`.
+///
+/// # Errors
+/// close_range(2).
+pub fn close_all_but(keep: &[RawFd]) -> io::Result<()> {
+    let mut keep: Vec<u32> = keep.iter().filter_map(|fd| u32::try_from(*fd).ok()).collect();
+    keep.sort_unstable();
+    keep.dedup();
+    let mut first = 0u32;
+    for fd in keep {
+        if fd > first {
+            close_range(first, fd - 1)?;
+        }
+        first = fd + 1;
+    }
+    close_range(first, u32::MAX)
+}
+
+fn close_range(first: u32, last: u32) -> io::Result<()> {
+    // SAFETY: no memory is passed. Closing a descriptor that some value owns is what the documentation of
+    // `close_all_but` warns of. close_range(2).
+    check(unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) }).map(drop)
+}
+
+/// Makes descriptor `to` a copy of `from`, inherited over execve. When they are the same number, only the
+/// close-on-exec flag is cleared. dup2(2).
+///
+/// # Errors
+/// dup2(2), fcntl(2).
+pub fn place(from: RawFd, to: RawFd) -> io::Result<()> {
+    // SAFETY: no memory is passed; `to` is one of the standard descriptors or a number that the caller's stage
+    // has set aside.
+    let ret = unsafe {
+        if from == to { libc::fcntl(to, libc::F_SETFD, 0) } else { libc::dup2(from, to) }
+    };
+    check(libc::c_long::from(ret)).map(drop)
+}
