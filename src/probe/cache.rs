@@ -122,7 +122,8 @@ impl Store {
     /// # Errors
     /// See [`StoreError`].
     pub fn put(&self, kind: &str, key: &Digest, bytes: &[u8]) -> Result<(), StoreError> {
-        let name = entry_name(kind, key).filter(|_| bytes.len() <= ENTRY_BYTES_MAX).ok_or(StoreError::Entry)?;
+        let name =
+            entry_name(kind, key).filter(|_| bytes.len() <= ENTRY_BYTES_MAX).ok_or(StoreError::Entry)?;
         let mac: [u8; 32] = self.mac(kind, key, bytes).finalize().into_bytes().into();
         let mut whole = Vec::with_capacity(HEADER_BYTES + bytes.len());
         whole.extend_from_slice(MAGIC);
