@@ -150,8 +150,20 @@ pub struct IdPlan {
 pub struct LandlockRule {
     /// The file or directory.
     pub at: SandboxPath,
-    /// Read and execute only, or everything but making device nodes.
-    pub writable: bool,
+    /// What is allowed beneath it.
+    pub access: LandlockAccess,
+}
+
+/// A bundle of Landlock rights, named by intent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LandlockAccess {
+    /// Read, list and execute.
+    Read,
+    /// Read, and write into what exists (devices, procfs), without creating anything.
+    Files,
+    /// Everything but making device nodes.
+    Tree,
 }
 
 /// Landlock.
