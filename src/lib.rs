@@ -1,1 +1,3 @@
 //! Stockade contains the commands that AI agents run.
+
+pub mod plan;
