@@ -469,18 +469,27 @@ impl Table {
         }
     }
 
-    fn source(&mut self, path: &HostPath, fact: &PathFact, writable: bool) -> SourceIx {
+    fn source(&mut self, path: &HostPath, fact: &PathFact, writable: bool, idmap: bool) -> SourceIx {
         self.sources.push(SourceRef {
             path: path.clone(),
             fact: fact.clone(),
             writable,
             recursive: fact.kind == Kind::Dir,
+            idmap,
         });
         SourceIx((self.sources.len() - 1) as u32)
     }
 
+    /// A tree of the host's own: everybody's files stay what they are.
+    fn system_bind(&mut self, path: &HostPath, fact: &PathFact, target: SandboxPath) -> Result<(), PlanError> {
+        let from = self.source(path, fact, false, false);
+        self.attached.push((fact.real.clone(), target.clone()));
+        self.put(FsOp::Bind { from, at: target, writable: false })
+    }
+
+    /// A tree that is shared with the command.
     fn bind(&mut self, path: &HostPath, fact: &PathFact, target: SandboxPath, writable: bool) -> Result<(), PlanError> {
-        let from = self.source(path, fact, writable);
+        let from = self.source(path, fact, writable, true);
         self.attached.push((fact.real.clone(), target.clone()));
         self.put(FsOp::Bind { from, at: target, writable })
     }
@@ -489,7 +498,7 @@ impl Table {
         match entry {
             SystemEntry::Symlink { to } => self.put(FsOp::Symlink { at: target, to: to.clone() }),
             SystemEntry::Copy { content } => self.put(FsOp::File { at: target, content: content.clone() }),
-            SystemEntry::Mount { fact } => self.bind(host, fact, target, false),
+            SystemEntry::Mount { fact } => self.system_bind(host, fact, target),
         }
     }
 
@@ -539,7 +548,7 @@ impl Table {
         if policy.root.toolchains && own_root.is_none() {
             for tool in &paths.toolchains {
                 let target = tool.path.as_sandbox();
-                self.bind(&tool.path, &tool.fact, target.clone(), false)?;
+                self.system_bind(&tool.path, &tool.fact, target.clone())?;
                 for (rel, kind) in &tool.credentials {
                     self.put(FsOp::Mask { at: below(&target, rel), kind: *kind })?;
                 }
@@ -613,7 +622,7 @@ impl Table {
         if fact.kind != Kind::Dir {
             return Err(PlanError::SourceKind { path: source.clone(), is: kind_text(fact.kind), wants: "a directory" });
         }
-        let lower = self.source(source, fact, false);
+        let lower = self.source(source, fact, false, true);
         self.attached.push((fact.real.clone(), target.clone()));
         self.put(FsOp::Overlay { lower, at: target })
     }

@@ -22,6 +22,8 @@ pub struct SourceRef {
     pub writable: bool,
     /// Whether submounts come along.
     pub recursive: bool,
+    /// Whether, built by a privileged process, its owner appears as the command's user.
+    pub idmap: bool,
 }
 
 /// One operation on the new root; applied in order, the order is part of the digest.
