@@ -104,13 +104,13 @@ impl Running {
         Ok(())
     }
 
-    /// Lets init build the root.
+    /// Lets init enter the v1 cgroups of `tasks` and build the root.
     ///
     /// # Errors
     /// sendmsg(2): init is gone.
-    pub fn build(&mut self) -> Result<(), StageFault> {
+    pub fn build(&mut self, tasks: &[BorrowedFd<'_>]) -> Result<(), StageFault> {
         self.trees = None;
-        self.tell(Message::Mapped)
+        send(self.control.as_fd(), Message::Mapped, tasks).at(Step::AwaitIdMaps)
     }
 
     /// Sends a message to init.
@@ -118,18 +118,18 @@ impl Running {
     /// # Errors
     /// sendmsg(2): init is gone.
     pub fn tell(&self, message: Message) -> Result<(), StageFault> {
-        send(self.control.as_fd(), message, None).at(Step::AwaitGo)
+        send(self.control.as_fd(), message, &[]).at(Step::AwaitGo)
     }
 
     /// init's next message, in its order; `None` when it is gone without another word.
     ///
     /// # Errors
     /// recvmsg(2); EPROTO for a message out of order.
-    pub fn hear(&mut self) -> Result<Option<(Message, Option<OwnedFd>)>, StageFault> {
+    pub fn hear(&mut self) -> Result<Option<(Message, Vec<OwnedFd>)>, StageFault> {
         match receive(&self.control).at(Step::AwaitGo)? {
             None => Ok(None),
-            Some((message, fd)) => match self.sequence.accept(message) {
-                Ok(message) => Ok(Some((message, fd))),
+            Some((message, fds)) => match self.sequence.accept(message) {
+                Ok(message) => Ok(Some((message, fds))),
                 Err(_) => Err(StageFault { step: Step::AwaitGo, errno: libc::EPROTO, index: u32::MAX }),
             },
         }

@@ -51,7 +51,7 @@ pub struct Task<'plan> {
 pub fn run(task: Task<'_>, control: &OwnedFd) -> ! {
     if let Err(fault) = stages(task, control) {
         // When the owner is gone there is nobody to tell; this process ends next in any case.
-        let _ = send(control.as_fd(), Message::Fault(fault), None);
+        let _ = send(control.as_fd(), Message::Fault(fault), &[]);
     }
     sys::clone::exit_now(125)
 }
@@ -71,7 +71,7 @@ fn stages(task: Task<'_>, control: &OwnedFd) -> Result<(), StageFault> {
     }
     sys::clone::unshare(namespaces as u64).at(Step::Unshare)?;
     say(control, Message::Hello, Step::AwaitIdMaps)?;
-    expect(control, Message::Mapped, Step::AwaitIdMaps)?;
+    enter_cgroups(control)?;
     sys::clone::unshare(libc::CLONE_NEWCGROUP as u64).at(Step::CgroupNamespace)?;
     become_init(plan, mutants)?;
     die_with_owner()?;
@@ -116,7 +116,7 @@ fn stages(task: Task<'_>, control: &OwnedFd) -> Result<(), StageFault> {
         }
     }
     if let Some((master, _)) = &terminal {
-        send(control.as_fd(), Message::Terminal, Some(master.as_fd())).at(Step::Terminal)?;
+        send(control.as_fd(), Message::Terminal, &[master.as_fd()]).at(Step::Terminal)?;
     }
     let signals = child_signals().at(Step::Fork)?;
     let io = match (&stdio, &terminal) {
@@ -153,7 +153,7 @@ fn die_with_owner() -> Result<(), StageFault> {
 }
 
 fn say(control: &OwnedFd, message: Message, step: Step) -> Result<(), StageFault> {
-    send(control.as_fd(), message, None).at(step)
+    send(control.as_fd(), message, &[]).at(step)
 }
 
 /// The owner's next message. Without an owner there is nothing left to do, and nobody to tell.
@@ -164,8 +164,19 @@ fn hear(control: &OwnedFd, step: Step) -> Result<Message, StageFault> {
     }
 }
 
-fn expect(control: &OwnedFd, wanted: Message, step: Step) -> Result<(), StageFault> {
-    if hear(control, step)? == wanted { Ok(()) } else { Err(StageFault { step, errno: libc::EPROTO, index: u32::MAX }) }
+/// Waits for the id maps, and enters the v1 cgroups whose `tasks` files come with them: writing `0` from the
+/// process itself is what is fast. The owner confirms the membership before anything of the command runs.
+fn enter_cgroups(control: &OwnedFd) -> Result<(), StageFault> {
+    match receive(control).at(Step::AwaitIdMaps)? {
+        Some((Message::Mapped, tasks)) => {
+            for file in &tasks {
+                rustix::io::write(file, b"0").at(Step::CgroupNamespace)?;
+            }
+            Ok(())
+        }
+        Some(_) => Err(StageFault { step: Step::AwaitIdMaps, errno: libc::EPROTO, index: u32::MAX }),
+        None => sys::clone::exit_now(125),
+    }
 }
 
 /// Takes init's own identity in the outer namespace, keeping its capabilities there, and hides its memory.

@@ -210,7 +210,7 @@ impl<T, E: Into<io::Error>> AtStep<T> for Result<T, E> {
 pub enum Message {
     /// init → owner: alive, in its namespaces, waiting for its id maps.
     Hello,
-    /// owner → init: id maps and cgroups are in place.
+    /// owner → init: the id maps are in place; the `tasks` files of v1 cgroups come along, to be entered.
     Mapped,
     /// init → owner: the root stands.
     Built,
@@ -343,17 +343,19 @@ impl Sequence {
     }
 }
 
-/// Sends a message, with a descriptor when given.
+/// Most descriptors that come with a message.
+pub const DESCRIPTORS_MAX: usize = 8;
+
+/// Sends a message, with descriptors when given (at most [`DESCRIPTORS_MAX`]).
 ///
 /// # Errors
 /// sendmsg(2).
-pub fn send(socket: BorrowedFd<'_>, message: Message, fd: Option<BorrowedFd<'_>>) -> io::Result<()> {
+pub fn send(socket: BorrowedFd<'_>, message: Message, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
     let raw = message.encode();
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
-    let fds = fd.map(|fd| [fd]);
-    if let Some(fds) = &fds {
-        ancillary.push(SendAncillaryMessage::ScmRights(fds));
+    if !fds.is_empty() && !ancillary.push(SendAncillaryMessage::ScmRights(fds)) {
+        return Err(io::ErrorKind::InvalidInput.into());
     }
     loop {
         match rustix::net::sendmsg(socket, &[IoSlice::new(&raw)], &mut ancillary, SendFlags::NOSIGNAL) {
@@ -368,9 +370,9 @@ pub fn send(socket: BorrowedFd<'_>, message: Message, fd: Option<BorrowedFd<'_>>
 ///
 /// # Errors
 /// recvmsg(2); `InvalidData` for bytes that are no message.
-pub fn receive(socket: &impl AsFd) -> io::Result<Option<(Message, Option<OwnedFd>)>> {
+pub fn receive(socket: &impl AsFd) -> io::Result<Option<(Message, Vec<OwnedFd>)>> {
     let mut raw = [0u8; MESSAGE_BYTES + 1];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     let got = loop {
         let mut iov = [IoSliceMut::new(&mut raw)];
@@ -384,14 +386,14 @@ pub fn receive(socket: &impl AsFd) -> io::Result<Option<(Message, Option<OwnedFd
     if got.bytes == 0 {
         return Ok(None);
     }
-    let mut fd = None;
+    let mut fds = Vec::new();
     for message in ancillary.drain() {
-        if let RecvAncillaryMessage::ScmRights(fds) = message {
-            fd = fds.last();
+        if let RecvAncillaryMessage::ScmRights(received) = message {
+            fds.extend(received);
         }
     }
     match Message::decode(&raw[..got.bytes]) {
-        Some(message) => Ok(Some((message, fd))),
+        Some(message) => Ok(Some((message, fds))),
         None => Err(io::Error::from(io::ErrorKind::InvalidData)),
     }
 }
