@@ -271,16 +271,22 @@ struct Instruction {
 }
 
 /// Writes a program from its end to its beginning.
+///
+/// A label is the *first* place of an instruction and stands for it for good; copies made to bring
+/// it near do the same work, so whoever asks for the instruction again still gets the first label.
 #[derive(Debug, Default)]
 struct Assembler {
     reversed: Vec<Instruction>,
-    /// The newest, and so nearest, place of each instruction.
+    /// The label of each instruction, by what it does and the labels it goes on to.
     written: BTreeMap<Instruction, Label>,
+    /// The newest copy of an instruction that has any.
+    copies: BTreeMap<Label, Label>,
 }
 
 impl Assembler {
     fn ret(&mut self, value: u32) -> Label {
-        self.reuse(Instruction { code: RET, k: value, next: None })
+        let wanted = Instruction { code: RET, k: value, next: None };
+        self.written.get(&wanted).copied().unwrap_or_else(|| self.push(wanted, wanted))
     }
 
     fn branch(&mut self, code: u16, k: u32, taken: Label, missed: Label) -> Label {
@@ -293,7 +299,7 @@ impl Assembler {
         }
         let missed = self.near(missed);
         let taken = self.near(taken);
-        self.push(Instruction { code, k, next: Some((taken, missed)) })
+        self.push(wanted, Instruction { code, k, next: Some((taken, missed)) })
     }
 
     /// A statement runs on into what stands behind it, so its successor must be the instruction
@@ -303,44 +309,45 @@ impl Assembler {
         if let Some(&label) = self.written.get(&wanted) {
             return label;
         }
-        let next = if next + 1 == self.reversed.len() { next } else { self.copy(next) };
-        self.push(Instruction { code, k, next: Some((next, next)) })
+        let newest = self.newest(next);
+        let place = if newest + 1 == self.reversed.len() { newest } else { self.copy(next) };
+        self.push(wanted, Instruction { code, k, next: Some((place, place)) })
     }
 
-    fn reuse(&mut self, instruction: Instruction) -> Label {
-        match self.written.get(&instruction) {
-            Some(&label) => label,
-            None => self.push(instruction),
-        }
-    }
-
-    fn push(&mut self, instruction: Instruction) -> Label {
+    /// Writes `instruction`, whose successors are places, to do what was `wanted` in labels.
+    fn push(&mut self, wanted: Instruction, instruction: Instruction) -> Label {
         let label = self.reversed.len();
         self.reversed.push(instruction);
-        self.written.insert(instruction, label);
+        self.written.insert(wanted, label);
         label
     }
 
-    fn distance(&self, label: Label) -> usize {
-        self.reversed.len() - label
+    fn newest(&self, label: Label) -> Label {
+        self.copies.get(&label).copied().unwrap_or(label)
     }
 
-    /// A label with the same effect that a branch written next can reach.
+    fn is_near(&self, place: Label) -> bool {
+        self.reversed.len() - place <= REACH
+    }
+
+    /// A place with the label's effect that a branch written next can reach.
     fn near(&mut self, label: Label) -> Label {
-        if self.distance(label) <= REACH { label } else { self.copy(label) }
+        let newest = self.newest(label);
+        if self.is_near(newest) { newest } else { self.copy(label) }
     }
 
     fn copy(&mut self, label: Label) -> Label {
-        let instruction = self.reversed[label];
-        match instruction.next {
-            None => self.push(instruction),
-            Some((taken, missed))
-                if taken != missed && self.distance(taken).max(self.distance(missed)) <= REACH =>
-            {
-                self.push(instruction)
-            }
-            Some(_) => self.push(Instruction { code: JUMP, k: 0, next: Some((label, label)) }),
-        }
+        let newest = self.newest(label);
+        let original = self.reversed[newest];
+        let can_repeat = match original.next {
+            None => true,
+            Some((taken, missed)) => taken != missed && self.is_near(taken) && self.is_near(missed),
+        };
+        let jump = Instruction { code: JUMP, k: 0, next: Some((newest, newest)) };
+        let place = self.reversed.len();
+        self.reversed.push(if can_repeat { original } else { jump });
+        self.copies.insert(label, place);
+        place
     }
 
     /// Turns the program round and labels into offsets.
