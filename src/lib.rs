@@ -2,4 +2,5 @@
 //! a plan, the plan is enforced, checked and reported. See `docs/ARCHITECTURE.md`.
 
 pub mod base;
+pub mod manifest;
 pub mod policy;

@@ -1,8 +1,13 @@
 //! The policy value itself. Plain data: made by this module's loader alone, read by `plan`.
 
-use crate::base::{ByteSize, CpuShare, Digest, HostPath, MemorySize, Millis, Need, OsBytes, Protection, RelPath, SandboxPath};
-use serde::{Deserialize, Serialize};
+use crate::base::{
+    ByteSize, CpuShare, Digest, HostPath, MemorySize, Millis, Need, OsBytes, Protection, RelPath, SandboxPath,
+};
+use serde::Serialize;
 use std::collections::BTreeMap;
+
+// Words that profiles and policies share; `manifest` may not depend on this module.
+pub use crate::manifest::{Access, InsideUser, OutputAction, Posture, ProtectMissing};
 
 /// Where a profile came from; shown wherever a profile is named.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -18,40 +23,6 @@ pub enum Origin {
     File(HostPath),
     /// The project's `.stockade/`; may only narrow.
     Project(HostPath),
-}
-
-/// Whose identity the command sees for itself.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum InsideUser {
-    /// uid and gid 1000, named `agent`.
-    Agent,
-    /// uid and gid 0 (without any capability).
-    Root,
-}
-
-/// How the workspace appears.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Access {
-    /// Not at all.
-    None,
-    /// Read-only, submounts included.
-    Ro,
-    /// A copy-on-write view whose writes are thrown away.
-    Overlay,
-    /// Writable.
-    Rw,
-}
-
-/// What happens when a protected path did not exist at the start and does at the end.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum ProtectMissing {
-    /// Moved aside after the tree is dead, and reported.
-    Quarantine,
-    /// The run gets a copy-on-write view instead of the workspace, so that nothing can appear.
-    Overlay,
 }
 
 /// One further entry of the mount table.
@@ -132,16 +103,6 @@ pub struct EnvPolicy {
     pub set: BTreeMap<String, OsBytes>,
 }
 
-/// The network posture.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Posture {
-    /// Own namespace, nothing but (perhaps) loopback.
-    Disabled,
-    /// Everything the host reaches.
-    General,
-}
-
 /// The network as the profile wants it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct NetworkPolicy {
@@ -160,16 +121,6 @@ pub struct SeccompPolicy {
     pub sets: Vec<String>,
     /// Single calls beside them.
     pub allow: Vec<String>,
-}
-
-/// What happens at the output bound.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum OutputAction {
-    /// Counted and dropped; the command goes on.
-    Truncate,
-    /// The command is killed; the limit is named.
-    Kill,
 }
 
 /// Limits. `None` means: not limited by the profile.
