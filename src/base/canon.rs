@@ -218,7 +218,8 @@ impl<'de> serde::de::Visitor<'de> for OsBytesVisitor {
             if found.is_some() {
                 return Err(A::Error::duplicate_field("b64"));
             }
-            found = Some(B64.decode(map.next_value::<String>()?).map_err(A::Error::custom)?);
+            let text = map.next_value::<String>()?;
+            found = Some(B64.decode(text).map_err(|_| A::Error::custom("`b64` is not base64"))?);
         }
         found.map(OsBytes).ok_or_else(|| A::Error::missing_field("b64"))
     }

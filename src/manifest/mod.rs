@@ -181,7 +181,7 @@ pub fn parse_profile(bytes: &[u8]) -> Result<ProfileFile, ManifestError> {
         ManifestError {
             at: start.map(|start| At::of(text, start)),
             key: start.and_then(|start| spans.key_around(start)).map(str::to_owned),
-            fault: ManifestFault::Value { message: shown(e.message()) },
+            fault: ManifestFault::Value { message: plain(e.message()) },
         }
     })?;
     for key in doc.why.keys() {
@@ -200,4 +200,39 @@ pub fn parse_profile(bytes: &[u8]) -> Result<ProfileFile, ManifestError> {
 /// The first line of a parser's message, safe to show: it quotes what the file says.
 fn shown(message: &str) -> String {
     crate::base::text::visible(message.lines().next().unwrap_or_default().as_bytes())
+}
+
+/// A deserializer's message in the words of the format rather than of the library.
+pub(crate) fn plain(message: &str) -> String {
+    let message = shown(message);
+    if let Some((found, expected)) =
+        message.strip_prefix("invalid type: ").and_then(|rest| rest.rsplit_once(", expected "))
+    {
+        let found = match found {
+            "map" => "a table",
+            "sequence" => "a list",
+            other => other,
+        };
+        return format!("expected {}, found {found}", expected_word(expected));
+    }
+    if let Some((found, expected)) =
+        message.strip_prefix("invalid value: ").and_then(|rest| rest.rsplit_once(", expected "))
+    {
+        return format!("expected {}, found {found}", expected_word(expected));
+    }
+    match message.strip_prefix("unknown variant ").and_then(|rest| rest.split_once(", expected ")) {
+        Some((found, expected)) => {
+            format!("{found} is not {}{expected}", if expected.contains(' ') { "" } else { "the word " })
+        }
+        None => message,
+    }
+}
+
+fn expected_word(expected: &str) -> &str {
+    match expected {
+        "u64" | "u32" => "a whole number",
+        "a sequence" => "a list",
+        "a map" => "a table",
+        other => other,
+    }
 }

@@ -22,16 +22,30 @@ pub struct At {
 impl At {
     /// The place of byte `offset` in `text`.
     pub(super) fn of(text: &str, offset: usize) -> Self {
-        let mut offset = offset.min(text.len());
-        while !text.is_char_boundary(offset) {
+        Lines::of(text).at(offset)
+    }
+}
+
+/// Where the lines of a text begin, so that each place costs a search and not a scan.
+struct Lines<'t> {
+    text: &'t str,
+    starts: Vec<usize>,
+}
+
+impl<'t> Lines<'t> {
+    fn of(text: &'t str) -> Self {
+        let ends = text.bytes().enumerate().filter(|(_, b)| *b == b'\n').map(|(at, _)| at + 1);
+        Self { text, starts: std::iter::once(0).chain(ends).collect() }
+    }
+
+    fn at(&self, offset: usize) -> At {
+        let mut offset = offset.min(self.text.len());
+        while !self.text.is_char_boundary(offset) {
             offset -= 1;
         }
-        let before = &text[..offset];
-        let line_start = before.rfind('\n').map_or(0, |at| at + 1);
-        Self {
-            line: 1 + before.bytes().filter(|b| *b == b'\n').count(),
-            column: 1 + before[line_start..].chars().count(),
-        }
+        let line = self.starts.partition_point(|start| *start <= offset);
+        let start = self.starts[line - 1];
+        At { line, column: 1 + self.text[start..offset].chars().count() }
     }
 }
 
@@ -78,13 +92,13 @@ impl Spans {
 }
 
 struct Walk<'t> {
-    text: &'t str,
+    lines: Lines<'t>,
     spans: Spans,
 }
 
 /// Checks names and bounds, and collects the places.
 pub(super) fn walk(text: &str, root: &DeTable<'_>) -> Result<Spans, ManifestError> {
-    let mut walk = Walk { text, spans: Spans::default() };
+    let mut walk = Walk { lines: Lines::of(text), spans: Spans::default() };
     match root.get("version").map(|v| v.get_ref()) {
         None => return Err(ManifestError { at: None, key: None, fault: ManifestFault::VersionMissing }),
         Some(DeValue::Integer(n)) if n.as_str() == "1" => {}
@@ -109,7 +123,7 @@ pub(super) fn walk(text: &str, root: &DeTable<'_>) -> Result<Spans, ManifestErro
 
 impl Walk<'_> {
     fn fault(&self, start: usize, key: Option<String>, fault: ManifestFault) -> ManifestError {
-        ManifestError { at: Some(At::of(self.text, start)), key, fault }
+        ManifestError { at: Some(self.lines.at(start)), key, fault }
     }
 
     fn table(&mut self, prefix: &str, table: &DeTable<'_>, start: usize) -> Result<(), ManifestError> {
@@ -131,8 +145,10 @@ impl Walk<'_> {
                 let fault = ManifestFault::TooLong { bytes: name.get_ref().len(), max: STRING_BYTES_MAX };
                 return Err(self.fault(at, Some(path), fault));
             }
-            let bytes = at..value.span().end.max(name.span().end);
-            self.spans.0.insert(path.clone(), Span { at: At::of(self.text, at), bytes });
+            // A table's own span is its header's, which begins with a bracket before the name.
+            let start = if value.span().contains(&at) { value.span().start } else { at };
+            let bytes = start..value.span().end.max(name.span().end);
+            self.spans.0.insert(path.clone(), Span { at: self.lines.at(at), bytes });
             self.value(&path, value.get_ref(), value.span().start)?;
         }
         Ok(())
@@ -159,10 +175,9 @@ impl Walk<'_> {
                 for (i, item) in items.iter().enumerate() {
                     let path = format!("{path}[{i}]");
                     let span = item.span();
-                    self.spans.0.insert(
-                        path.clone(),
-                        Span { at: At::of(self.text, span.start), bytes: span.clone() },
-                    );
+                    self.spans
+                        .0
+                        .insert(path.clone(), Span { at: self.lines.at(span.start), bytes: span.clone() });
                     self.value(&path, item.get_ref(), span.start)?;
                 }
             }

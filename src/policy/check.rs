@@ -206,6 +206,16 @@ pub(super) fn limits(limits: &Limits) -> Result<(), (&'static str, Fault)> {
     Ok(())
 }
 
+/// Zero would mean half of the host's memory to the kernel.
+pub(super) fn tmpfs_size(size: ByteSize) -> Result<(), Fault> {
+    range(&size, &ByteSize(4 * KIB), &ByteSize(1024 * TIB))
+}
+
+/// Zero would mean no limit to the kernel.
+pub(super) fn tmpfs_inodes(inodes: u64) -> Result<(), Fault> {
+    range(&inodes, &1, &(1 << 32))
+}
+
 /// Keys of `[network]` that have to agree; the key is the one to look at first.
 pub(super) fn network(network: NetworkPolicy) -> Result<(), (&'static str, Fault)> {
     match (network.posture, network.share_host, network.loopback) {

@@ -375,8 +375,7 @@ impl Fault {
             }
             Self::GeneralNeedsLoopback => "write `loopback = true`, or `posture = \"disabled\"` as well",
             Self::NoSets => "`stockade policy show offline` shows a working list",
-            Self::Manifest(_)
-            | Self::Library(_)
+            Self::Library(_)
             | Self::ProfileName { .. }
             | Self::ExtendsTooDeep
             | Self::SettingForm { .. }

@@ -249,7 +249,7 @@ fn merge<T: Clone + PartialEq>(
     if adds {
         field.extend(base.iter().cloned());
     }
-    let mut push = |field: &mut Vec<T>, item: &T| {
+    let push = |field: &mut Vec<T>, item: &T| {
         if !field.contains(item) {
             field.push(item.clone());
         }
@@ -381,14 +381,9 @@ fn mount(doc: &MountDoc, key: &str, input: &Input<'_>) -> Result<MountEntry, Pol
         MountKind::Overlay => MountEntry::Overlay { source: source()?, target, by },
         MountKind::Tmpfs => {
             let size = doc.size.ok_or_else(|| needs("size"))?;
-            if size.0 == 0 {
-                return Err(at("size", Fault::Empty));
-            }
+            check::tmpfs_size(size).map_err(|f| at("size", f))?;
             let inodes = doc.inodes.unwrap_or(TMPFS_INODES);
-            // The kernel reads zero as "no limit".
-            if inodes == 0 {
-                return Err(at("inodes", Fault::Empty));
-            }
+            check::tmpfs_inodes(inodes).map_err(|f| at("inodes", f))?;
             MountEntry::Tmpfs { target, size, inodes, by }
         }
         MountKind::File => {

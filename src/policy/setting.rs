@@ -57,7 +57,8 @@ impl Setting {
         }
         let bad = |message: String| fail(Some(key), crate::manifest::ManifestFault::Value { message }.into());
         let value_toml = typed(entry.shape, value).map_err(bad)?;
-        let doc = ProfileDoc::deserialize(nested(key, value_toml)).map_err(|e| bad(shown(e.message())))?;
+        let doc = ProfileDoc::deserialize(nested(key, value_toml))
+            .map_err(|e| bad(crate::manifest::plain(e.message())))?;
         Ok(Self { key: key.to_owned(), value: value.to_owned(), doc: Box::new(doc) })
     }
 }

@@ -433,3 +433,17 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn tmp_speed() {
+    let t = std::time::Instant::now();
+    for _ in 0..50 {
+        load(Candidate::embedded("offline").unwrap(), &EmbeddedOnly, None, &[]).unwrap();
+    }
+    println!("SPEED offline {:?}", t.elapsed() / 50);
+    let t = std::time::Instant::now();
+    for _ in 0..50 {
+        parse_profile(embedded("offline").unwrap().as_bytes()).unwrap();
+    }
+    println!("SPEED parse {:?}", t.elapsed() / 50);
+}

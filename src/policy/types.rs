@@ -29,20 +29,71 @@ pub enum Origin {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case", tag = "type")]
 pub enum MountEntry {
-    /// A host path, read-only or writable.
-    Bind { source: HostPath, target: SandboxPath, writable: bool, optional: bool, by: Source },
-    /// A private tmpfs. `size` in bytes.
-    Tmpfs { target: SandboxPath, size: ByteSize, inodes: u64, by: Source },
+    /// A host path.
+    Bind {
+        /// On the host.
+        source: HostPath,
+        /// Inside.
+        target: SandboxPath,
+        /// Read-only otherwise, submounts included.
+        writable: bool,
+        /// Whether a missing source is passed over.
+        optional: bool,
+        /// Who asked.
+        by: Source,
+    },
+    /// A private tmpfs.
+    Tmpfs {
+        /// Inside.
+        target: SandboxPath,
+        /// Bytes.
+        size: ByteSize,
+        /// Files, directories and links.
+        inodes: u64,
+        /// Who asked.
+        by: Source,
+    },
     /// A host directory under a throwaway writable layer.
-    Overlay { source: HostPath, target: SandboxPath, by: Source },
-    /// A read-only file with this content.
-    File { target: SandboxPath, content: OsBytes, by: Source },
+    Overlay {
+        /// On the host.
+        source: HostPath,
+        /// Inside.
+        target: SandboxPath,
+        /// Who asked.
+        by: Source,
+    },
+    /// A read-only file.
+    File {
+        /// Inside.
+        target: SandboxPath,
+        /// What it holds.
+        content: OsBytes,
+        /// Who asked.
+        by: Source,
+    },
     /// An empty directory.
-    Dir { target: SandboxPath, by: Source },
+    Dir {
+        /// Inside.
+        target: SandboxPath,
+        /// Who asked.
+        by: Source,
+    },
     /// A symbolic link in the root's own tmpfs.
-    Symlink { target: SandboxPath, to: OsBytes, by: Source },
+    Symlink {
+        /// Inside.
+        target: SandboxPath,
+        /// What it points to.
+        to: OsBytes,
+        /// Who asked.
+        by: Source,
+    },
     /// Hides what is at `target` behind an empty object of the same type.
-    Mask { target: SandboxPath, by: Source },
+    Mask {
+        /// Inside.
+        target: SandboxPath,
+        /// Who asked.
+        by: Source,
+    },
 }
 
 impl MountEntry {
