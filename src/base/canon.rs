@@ -180,8 +180,7 @@ impl fmt::Debug for OsBytes {
     }
 }
 
-#[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Serialize)]
 struct B64Form {
     b64: String,
 }
@@ -195,18 +194,55 @@ impl Serialize for OsBytes {
     }
 }
 
+/// By hand rather than untagged, so that a wrong type is named and its place in the file is kept.
+struct OsBytesVisitor;
+
+impl<'de> serde::de::Visitor<'de> for OsBytesVisitor {
+    type Value = OsBytes;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a string or { b64 = \"…\" }")
+    }
+
+    fn visit_str<E: serde::de::Error>(self, s: &str) -> Result<OsBytes, E> {
+        Ok(s.into())
+    }
+
+    fn visit_map<A: serde::de::MapAccess<'de>>(self, mut map: A) -> Result<OsBytes, A::Error> {
+        use serde::de::Error as _;
+        let mut found = None;
+        while let Some(key) = map.next_key::<String>()? {
+            if key != "b64" {
+                return Err(A::Error::unknown_field(&key, &["b64"]));
+            }
+            if found.is_some() {
+                return Err(A::Error::duplicate_field("b64"));
+            }
+            let text = map.next_value::<String>()?;
+            found = Some(B64.decode(text).map_err(|_| A::Error::custom("`b64` is not base64"))?);
+        }
+        found.map(OsBytes).ok_or_else(|| A::Error::missing_field("b64"))
+    }
+}
+
 impl<'de> Deserialize<'de> for OsBytes {
     fn deserialize<D: serde::Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
-        #[derive(Deserialize)]
-        #[serde(untagged)]
-        enum Either {
-            Text(String),
-            Raw(B64Form),
-        }
-        match Either::deserialize(d)? {
-            Either::Text(s) => Ok(s.into()),
-            Either::Raw(raw) => B64.decode(raw.b64).map(Self).map_err(serde::de::Error::custom),
-        }
+        d.deserialize_any(OsBytesVisitor)
+    }
+}
+
+impl schemars::JsonSchema for OsBytes {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "Text".into()
+    }
+    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        schemars::json_schema!({
+            "anyOf": [
+                { "type": "string" },
+                { "type": "object", "properties": { "b64": { "type": "string", "contentEncoding": "base64" } },
+                  "required": ["b64"], "additionalProperties": false }
+            ]
+        })
     }
 }
 
@@ -222,7 +258,8 @@ mod tests {
 
     #[test]
     fn keys_are_sorted_by_utf16_and_floats_are_refused() {
-        let v: serde_json::Value = serde_json::from_str(r#"{"b":1,"a":{"z":[true,null],"y":"é\n"}}"#).unwrap();
+        let v: serde_json::Value =
+            serde_json::from_str(r#"{"b":1,"a":{"z":[true,null],"y":"é\n"}}"#).unwrap();
         assert_eq!(canonical_json(&v).unwrap(), r#"{"a":{"y":"é\n","z":[true,null]},"b":1}"#.as_bytes());
         assert!(matches!(canonical_json(&1.5), Err(CanonError::Float)));
     }

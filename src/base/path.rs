@@ -65,6 +65,10 @@ fn clean(path: &Path, absolute: bool) -> Result<PathBuf, PathError> {
             Component::ParentDir | Component::Prefix(_) => return Err(PathError::Parent),
         }
     }
+    // `.` is the directory itself, which a path below it is not.
+    if out.as_os_str().is_empty() {
+        return Err(PathError::Empty);
+    }
     Ok(out)
 }
 
@@ -139,7 +143,13 @@ macro_rules! path_type {
                 stringify!($name).into()
             }
             fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
-                schemars::json_schema!({ "type": "string", "minLength": 1, "maxLength": PATH_BYTES_MAX - 1 })
+                schemars::json_schema!({
+                    "anyOf": [
+                        { "type": "string", "minLength": 1, "maxLength": PATH_BYTES_MAX - 1 },
+                        { "type": "object", "properties": { "b64": { "type": "string", "contentEncoding": "base64" } },
+                          "required": ["b64"], "additionalProperties": false }
+                    ]
+                })
             }
         }
     };
@@ -191,6 +201,7 @@ mod tests {
         assert_eq!(SandboxPath::new("a"), Err(PathError::Relative));
         assert_eq!(SandboxPath::new("/a/../b"), Err(PathError::Parent));
         assert_eq!(RelPath::new("/a"), Err(PathError::Absolute));
+        assert_eq!(RelPath::new("./."), Err(PathError::Empty));
         assert_eq!(SandboxPath::new("/a\0"), Err(PathError::Nul));
         assert_eq!(SandboxPath::new(format!("/{}", "x".repeat(256))), Err(PathError::TooLong));
         assert_eq!(SandboxPath::new("/x".repeat(2048)), Err(PathError::TooLong));
