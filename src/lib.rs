@@ -4,4 +4,5 @@
 pub mod base;
 pub mod plan;
 pub mod policy;
+pub mod supervise;
 pub mod sys;

@@ -222,7 +222,8 @@ mod tests {
 
     #[test]
     fn keys_are_sorted_by_utf16_and_floats_are_refused() {
-        let v: serde_json::Value = serde_json::from_str(r#"{"b":1,"a":{"z":[true,null],"y":"é\n"}}"#).unwrap();
+        let v: serde_json::Value =
+            serde_json::from_str(r#"{"b":1,"a":{"z":[true,null],"y":"é\n"}}"#).unwrap();
         assert_eq!(canonical_json(&v).unwrap(), r#"{"a":{"y":"é\n","z":[true,null]},"b":1}"#.as_bytes());
         assert!(matches!(canonical_json(&1.5), Err(CanonError::Float)));
     }

@@ -168,7 +168,8 @@ pub struct CpuShare(pub u32);
 impl FromStr for CpuShare {
     type Err = UnitError;
     fn from_str(s: &str) -> Result<Self, UnitError> {
-        let digits = s.strip_suffix('%').ok_or_else(|| UnitError::Form(shown(s), "CPU share such as 50% or 200%"))?;
+        let digits =
+            s.strip_suffix('%').ok_or_else(|| UnitError::Form(shown(s), "CPU share such as 50% or 200%"))?;
         match digits.parse::<u32>() {
             Ok(p @ 1..=1_000_000) => Ok(Self(p)),
             _ => Err(UnitError::Form(shown(s), "CPU share such as 50% or 200%")),

@@ -1,6 +1,8 @@
 //! The policy value itself. Plain data: made by this module's loader alone, read by `plan`.
 
-use crate::base::{ByteSize, CpuShare, Digest, HostPath, MemorySize, Millis, Need, OsBytes, Protection, RelPath, SandboxPath};
+use crate::base::{
+    ByteSize, CpuShare, Digest, HostPath, MemorySize, Millis, Need, OsBytes, Protection, RelPath, SandboxPath,
+};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
