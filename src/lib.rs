@@ -6,4 +6,5 @@ pub mod manifest;
 pub mod plan;
 pub mod policy;
 pub mod sandbox;
+pub mod supervise;
 pub mod sys;

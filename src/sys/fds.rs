@@ -37,8 +37,6 @@ fn close_range(first: u32, last: u32) -> io::Result<()> {
 pub fn place(from: RawFd, to: RawFd) -> io::Result<()> {
     // SAFETY: no memory is passed; `to` is one of the standard descriptors or a number that the caller's stage
     // has set aside.
-    let ret = unsafe {
-        if from == to { libc::fcntl(to, libc::F_SETFD, 0) } else { libc::dup2(from, to) }
-    };
+    let ret = unsafe { if from == to { libc::fcntl(to, libc::F_SETFD, 0) } else { libc::dup2(from, to) } };
     check(libc::c_long::from(ret)).map(drop)
 }

@@ -10,7 +10,8 @@ const CREATE_RULESET_ERRATA: u32 = 2;
 
 fn query(flag: u32) -> io::Result<u32> {
     // SAFETY: with a query flag the attribute pointer must be null and its size 0. landlock_create_ruleset(2).
-    let ret = unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, std::ptr::null::<u8>(), 0usize, flag) };
+    let ret =
+        unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, std::ptr::null::<u8>(), 0usize, flag) };
     check(ret).map(|v| v as u32)
 }
 
