@@ -62,6 +62,10 @@ use Cond::{AtMost, Bits, Is, Not};
 // ---- set-id modes --------------------------------------------------------------------------
 
 /// `S_ISUID | S_ISGID`, inode(7).
+///
+/// mkdir(2) is under the rule for uniformity ("every call that carries a mode"); the kernel itself
+/// drops both bits there. A set-gid *directory* is no privilege, but chmod can't tell what its path
+/// names, so `chmod g+s DIR` fails too: `git init --shared` and `cp -r` of such a directory notice.
 pub(super) const SET_ID: u32 = 0o6000;
 /// The bit of `S_IFMT` that `S_IFCHR` and `S_IFBLK` have and `S_IFREG`, `S_IFIFO`, `S_IFSOCK` lack.
 const DEVICE: u32 = 0o020000;
