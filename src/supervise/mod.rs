@@ -3,7 +3,14 @@
 //! starts executors, in the host's namespaces; parses nothing that a command wrote except as bytes.
 
 pub mod cgroup;
+pub mod disk;
+pub mod drive;
+pub mod enforce;
+pub mod faults;
 pub mod outcome;
 pub mod output;
+pub mod pump;
+pub mod quarantine;
 pub mod recover;
 pub mod state_dir;
+pub mod terminal;
