@@ -5,6 +5,7 @@ pub mod base;
 pub mod manifest;
 pub mod plan;
 pub mod policy;
+pub mod probe;
 pub mod sandbox;
 pub mod supervise;
 pub mod sys;
