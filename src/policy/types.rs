@@ -3,11 +3,7 @@
 use crate::base::{
     ByteSize, CpuShare, Digest, HostPath, MemorySize, Millis, Need, OsBytes, Protection, RelPath, SandboxPath,
 };
-<<<<<<< HEAD
 use serde::Serialize;
-=======
-use serde::{Deserialize, Serialize};
->>>>>>> probe
 use std::collections::BTreeMap;
 
 // Words that profiles and policies share; `manifest` may not depend on this module.

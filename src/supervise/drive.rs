@@ -282,12 +282,7 @@ impl<'a> Drive<'a> {
         let mut sources: Vec<Ready> = Vec::with_capacity(10);
         let mut fds: Vec<PollFd<'_>> = Vec::with_capacity(10);
         {
-            let mut add = |source, fd: Option<BorrowedFd<'_>>, flags| {
-                if let Some(fd) = fd {
-                    sources.push(source);
-                    fds.push(PollFd::from_borrowed_fd(fd, flags));
-                }
-            };
+            let mut add = adder(&mut sources, &mut fds);
             add(Ready::Signal, Some(self.signals.as_fd()), PollFlags::IN);
             if !*dead {
                 add(Ready::Control, self.control_open.then(|| self.running.control.as_fd()), PollFlags::IN);
@@ -727,6 +722,19 @@ impl<'a> Drive<'a> {
                 "a path that would run code on the host was created and could not be moved".to_owned(),
                 Some("look at it before you use any tool in this directory"),
             ));
+        }
+    }
+}
+
+/// Adds a descriptor, when there is one, under the name by which its readiness is handled.
+fn adder<'v, 'fd>(
+    sources: &'v mut Vec<Ready>,
+    fds: &'v mut Vec<PollFd<'fd>>,
+) -> impl FnMut(Ready, Option<BorrowedFd<'fd>>, PollFlags) + use<'v, 'fd> {
+    move |source, fd, flags| {
+        if let Some(fd) = fd {
+            sources.push(source);
+            fds.push(PollFd::from_borrowed_fd(fd, flags));
         }
     }
 }

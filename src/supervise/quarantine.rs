@@ -87,7 +87,7 @@ impl Guard {
             if self.known.contains(&path) {
                 continue;
             }
-            let Ok(object) = self.open(&path) else { continue };
+            let Ok(object) = self.at(&path) else { continue };
             let is_dir = rustix::fs::fstat(&object)
                 .is_ok_and(|s| FileType::from_raw_mode(s.st_mode) == FileType::Directory);
             if rest.is_empty() {
@@ -100,13 +100,13 @@ impl Guard {
         }
     }
 
-    fn open(&self, path: &Path) -> Result<OwnedFd, Errno> {
+    fn at(&self, path: &Path) -> Result<OwnedFd, Errno> {
         let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
         let flags = OFlags::PATH | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         match rustix::fs::openat2(&self.root, path, flags, Mode::empty(), resolve) {
             // A link in last place: openat2 refuses it under NO_SYMLINKS, O_PATH|O_NOFOLLOW names it.
             Err(Errno::LOOP) => {
-                let parent = self.open(path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new(".")))?;
+                let parent = self.at(path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new(".")))?;
                 rustix::fs::openat(&parent, path.file_name().unwrap_or_default(), flags, Mode::empty())
             }
             other => other,
@@ -131,7 +131,7 @@ impl Guard {
     /// directory. Never over something that exists.
     fn move_aside(&self, path: &Path, run: &str, number: usize) -> Result<PathBuf, Errno> {
         let parent_path = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        let parent = self.open(parent_path)?;
+        let parent = self.at(parent_path)?;
         let name = path.file_name().unwrap_or_default();
         let place = self.place(run)?;
         let mut to = OsString::from(format!("{number}-"));
