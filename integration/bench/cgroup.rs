@@ -1,6 +1,11 @@
 //! What the cgroups of one executor cost, with pauses between the rounds (tight loops hide the RCU wait):
-//! `cargo test --release --test cgroup_bench -- --ignored --nocapture --test-threads=1`. The process has
-//! one thread, so that it may clone as `exec` does.
+//! `cargo bench --bench cgroup`, as root on a hybrid host. Without a test harness: the process has one
+//! thread, so that it may clone as `exec` does.
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a measurement stops at the first surprise and prints"
+)]
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -105,9 +110,7 @@ fn rounds(way: Way, wanted: Wanted, n: u8) -> Times {
     times
 }
 
-#[test]
-#[ignore = "a measurement"]
-fn costs() {
+fn main() {
     let all = Wanted { memory: Some(256 << 20), processes: Some(100), cpu_percent: Some(100) };
     let two = Wanted { cpu_percent: None, ..all };
     rounds(Way::Itself, all, 40).print("memory, pids, cpu; the child enters by itself");
