@@ -151,6 +151,7 @@ fn main() {
                 times.take("3 begin, with id range", || begin(&state, RunId::new(2, [n; 10]), Some(&ids)));
             times.take("4 update", || live.update(|r| r.init = r.owner).unwrap());
             times.take("5 end", || live.end().unwrap());
+            std::thread::sleep(Duration::from_millis(100));
             let live = times.take("3 begin, rootless", || begin(&state, RunId::new(3, [n; 10]), None));
             live.end().unwrap();
         }
