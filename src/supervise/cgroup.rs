@@ -695,9 +695,11 @@ fn set(group: &Group, file: &str, text: &str, holds: impl FnOnce(&str) -> bool) 
 
 /// A number that reads back as itself, or rounded down to a multiple of `step`.
 fn number(group: &Group, file: &str, value: u64, step: u64) -> Result<(), LimitGap> {
-    set(group, file, &value.to_string(), |back| {
-        back.parse::<u64>().is_ok_and(|b| b <= value && value - b < step)
-    })
+    set(group, file, &value.to_string(), |back| holds(back, value, step))
+}
+
+fn holds(back: &str, value: u64, step: u64) -> bool {
+    back.parse::<u64>().is_ok_and(|b| b <= value && value - b < step)
 }
 
 fn memory_v1(group: &Group, value: u64) -> Result<(), LimitGap> {
@@ -968,5 +970,126 @@ fn open_cgroup(path: &Path) -> Result<Option<(OwnedFd, OwnedFd)>, CgroupError> {
 impl fmt::Display for LimitGap {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}; remedy: {}", self.what, self.remedy)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::HostPath;
+    use crate::plan::CgroupDir;
+
+    fn run() -> RunId {
+        RunId::new(1, [7; 10])
+    }
+
+    /// A faked cgroup directory with `files`.
+    fn faked(files: &[(&str, &str)]) -> (tempfile::TempDir, Group) {
+        let tmp = tempfile::tempdir().unwrap();
+        let group = Group::make(tmp.path(), "stockade-x").unwrap();
+        for (name, content) in files {
+            std::fs::write(group.path.join(name), content).unwrap();
+        }
+        (tmp, group)
+    }
+
+    fn dir(path: &Path, writable: bool) -> CgroupDir {
+        CgroupDir { own: HostPath::new(path).unwrap(), writable }
+    }
+
+    #[test]
+    fn a_limit_that_reads_back_otherwise_is_a_gap() {
+        // A plain file keeps the longer text's end, so it reads back wrong, as a kernel that clamps would.
+        let (_tmp, group) = faked(&[("pids.max", "9999999"), ("cpu.max", "")]);
+        let gap = number(&group, "pids.max", 100, 1).unwrap_err();
+        assert!(gap.what.contains("was set to \"100\" and reads \"1009999\"") && !gap.partial, "{gap}");
+        number(&group, "pids.max", 1_234_567, 1).unwrap();
+        cpu_v2(&group, 50).unwrap();
+        assert_eq!(std::fs::read_to_string(group.path.join("cpu.max")).unwrap(), "50000 100000");
+        let gap = number(&group, "memory.max", 100, 1).unwrap_err();
+        assert!(gap.what.contains("memory.max: "), "{gap}");
+    }
+
+    #[test]
+    fn rounding_down_to_a_page_holds_and_rounding_up_does_not() {
+        for (back, holds) in
+            [("1000000", true), ("999424", true), ("1003520", false), ("65536", false), ("max", false)]
+        {
+            assert_eq!(super::holds(back, 1_000_000, PAGE_BYTES_MAX), holds, "{back}");
+        }
+    }
+
+    #[test]
+    fn uncounted_swap_is_a_partial_gap() {
+        let (_tmp, group) = faked(&[("memory.limit_in_bytes", "")]);
+        let gap = memory_v1(&group, 1 << 20).unwrap_err();
+        assert!(gap.partial && gap.what.contains("swap is not counted"), "{gap}");
+        let (_tmp, group) = faked(&[("memory.max", ""), ("memory.swap.max", ""), ("memory.oom.group", "")]);
+        memory_v2(&group, 1 << 20).unwrap();
+        assert_eq!(std::fs::read_to_string(group.path.join("memory.swap.max")).unwrap(), "0");
+    }
+
+    #[test]
+    fn controllers_are_routed_one_by_one() {
+        let own = Path::new("/cg");
+        let mut facts = CgroupFacts { v2: Some(dir(&own.join("v2"), true)), ..CgroupFacts::default() };
+        facts.v2_controllers = vec!["memory".into()];
+        facts.v1.insert("memory".into(), dir(&own.join("memory"), true));
+        facts.v1.insert("cpu".into(), dir(&own.join("cpu,cpuacct"), true));
+        facts.v1.insert("pids".into(), dir(&own.join("pids"), false));
+        facts.v1.insert("freezer".into(), dir(&own.join("freezer"), true));
+        let all = Wanted { memory: Some(1), processes: Some(1), cpu_percent: Some(1) };
+        let paths = |facts: &CgroupFacts, wanted: &Wanted| -> Vec<String> {
+            names(facts, &run(), wanted)
+                .iter()
+                .map(|n| n.path.parent().unwrap().to_str().unwrap().to_owned())
+                .collect()
+        };
+        assert_eq!(paths(&facts, &all), ["/cg/v2", "/cg/cpu,cpuacct"]);
+        assert_eq!(paths(&facts, &Wanted::default()), ["/cg/v2"]);
+        facts.v2 = None;
+        assert_eq!(paths(&facts, &all), ["/cg/memory", "/cg/cpu,cpuacct", "/cg/freezer"]);
+        assert_eq!(paths(&CgroupFacts::default(), &all), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_directory_that_exists_is_never_used() {
+        let tmp = tempfile::tempdir().unwrap();
+        let facts = CgroupFacts { v2: Some(dir(tmp.path(), true)), ..CgroupFacts::default() };
+        ExecCgroup::create_v2(&facts, &run()).unwrap();
+        match ExecCgroup::create_v2(&facts, &run()) {
+            Err(CgroupError::Step { errno: Errno::EXIST, .. }) => {}
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn placing_is_confirmed_by_the_kernel_not_by_the_write() {
+        let tmp = tempfile::tempdir().unwrap();
+        let (cg, proc) = (tmp.path().join("cg"), tmp.path().join("proc"));
+        std::fs::create_dir_all(&cg).unwrap();
+        std::fs::create_dir_all(proc.join("42")).unwrap();
+        let facts = CgroupFacts { v2: Some(dir(&cg, true)), ..CgroupFacts::default() };
+        let mut group = ExecCgroup::create_v2_at(&facts, &run(), &proc).unwrap();
+        let name = group.name.clone();
+        std::fs::write(cg.join(&name).join("cgroup.procs"), "").unwrap();
+        let says = |text: &str| std::fs::write(proc.join("42/cgroup"), text).unwrap();
+        says("4:memory:/x\n0::/\n");
+        assert!(matches!(group.place(42), Err(CgroupError::NotPlaced { pid: 42, .. })));
+        assert!(!group.confirmed);
+        says(&format!("4:memory:/x/{name}\n0::/\n"));
+        assert!(matches!(group.place(42), Err(CgroupError::NotPlaced { .. })));
+        says(&format!("4:memory:/x\n0::/y/{name}\n"));
+        group.place(42).unwrap();
+        assert!(group.confirmed);
+    }
+
+    #[test]
+    fn numbers_with_and_without_a_key() {
+        assert_eq!(field("12\n", None), Some(12));
+        assert_eq!(field("max\n", None), None);
+        assert_eq!(field("oom_kill_disable 0\nunder_oom 0\noom_kill 3\n", Some("oom_kill")), Some(3));
+        assert_eq!(field("low 0\nmax 7\n", Some("max")), Some(7));
+        assert_eq!(field("", Some("max")), None);
     }
 }

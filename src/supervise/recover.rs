@@ -43,6 +43,9 @@ const DEATH_WAIT: Duration = Duration::from_secs(5);
 /// Depth and number of entries of a temporary tree that is removed.
 const TREE_DEPTH_MAX: usize = 64;
 const TREE_ENTRIES_MAX: usize = 1_000_000;
+/// In `cache/`: which ranges of the block belong to users of the host.
+const FOREIGN_CACHE: &str = "foreign-ids";
+/// Marks what has not got its name yet.
 const PENDING: &str = ".new-";
 
 /// A process, by what cannot be recycled.
@@ -344,22 +347,79 @@ fn lease(state: &StateDir, sources: &IdSources, run: &RunId) -> Result<IdRange, 
             taken.push(ids);
         }
     }
-    let block = IdRange { first: sources.first, count: (sources.last - sources.first).saturating_add(1) };
-    let mut foreign = Vec::new();
-    for (paths, parse) in
-        [(&sources.ranges, parse_ranges as fn(&str, &mut Vec<IdRange>)), (&sources.users, parse_ids)]
-    {
-        for path in paths {
-            let text = match read_at(CWD, path.as_os_str().as_bytes(), DATABASE_BYTES_MAX) {
-                Ok(bytes) => bytes,
-                Err(Errno::NOENT) => continue,
-                Err(errno) => return Err(LiveError::Step { step: "read", path: path.clone(), errno }),
-            };
-            parse(&String::from_utf8_lossy(&text), &mut foreign);
-        }
-    }
-    foreign.retain(|r| r.overlaps(&block));
+    let foreign = foreign(state, sources)?;
     choose(sources, run.random_bits(), &taken, &foreign)
+}
+
+/// What the user databases were when they were read: a change to any of them changes a stamp.
+type Stamp = Option<[i64; 7]>;
+
+/// Ranges of the block that belong to somebody, as they were found with the databases of `stamps`.
+#[derive(Debug, Serialize, Deserialize)]
+struct Foreign {
+    block: IdRange,
+    stamps: Vec<Stamp>,
+    ranges: Vec<IdRange>,
+}
+
+/// The ranges that users of the host have in the block. Read anew when a database has changed, else from
+/// `cache/foreign-ids`: four looks instead of four files.
+fn foreign(state: &StateDir, sources: &IdSources) -> Result<Vec<IdRange>, LiveError> {
+    let block = IdRange { first: sources.first, count: (sources.last - sources.first).saturating_add(1) };
+    let paths = || sources.ranges.iter().chain(&sources.users);
+    let stamps = paths().map(|path| stamp(path)).collect::<Result<Vec<_>, _>>()?;
+    if let Ok(bytes) = read_at(state.cache(), FOREIGN_CACHE.as_bytes(), LIVE_BYTES_MAX)
+        && let Ok(cached) = serde_json::from_slice::<Foreign>(&bytes)
+        && cached.block == block
+        && cached.stamps == stamps
+    {
+        return Ok(cached.ranges);
+    }
+    let mut ranges = Vec::new();
+    for (n, path) in paths().enumerate() {
+        let text = match read_at(CWD, path.as_os_str().as_bytes(), DATABASE_BYTES_MAX) {
+            Ok(bytes) => bytes,
+            Err(Errno::NOENT) => continue,
+            Err(errno) => return Err(LiveError::Step { step: "read", path: path.clone(), errno }),
+        };
+        let parse = if n < sources.ranges.len() { parse_ranges } else { parse_ids };
+        parse(&String::from_utf8_lossy(&text), &mut ranges);
+    }
+    ranges.retain(|r| r.overlaps(&block));
+    let found = Foreign { block, stamps, ranges };
+    // Only a cache: without it the next run reads the databases again. The begin lock is held.
+    if let Ok(bytes) = serde_json::to_vec(&found) {
+        let _ = replace(state.cache(), FOREIGN_CACHE, &bytes);
+    }
+    Ok(found.ranges)
+}
+
+/// Taken before the file is read: a change in between makes the next look differ.
+fn stamp(path: &Path) -> Result<Stamp, LiveError> {
+    match rustix::fs::stat(path) {
+        Ok(st) => Ok(Some([
+            st.st_dev as i64,
+            st.st_ino as i64,
+            st.st_size,
+            st.st_mtime,
+            st.st_mtime_nsec as i64,
+            st.st_ctime,
+            st.st_ctime_nsec as i64,
+        ])),
+        Err(Errno::NOENT) => Ok(None),
+        Err(errno) => Err(LiveError::Step { step: "look at", path: path.to_path_buf(), errno }),
+    }
+}
+
+/// Puts `bytes` in the place of the file `name`, whole or not at all.
+fn replace(dir: BorrowedFd<'_>, name: &str, bytes: &[u8]) -> Result<(), Errno> {
+    let fresh = format!("{PENDING}{name}");
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let fd = openat(dir, &fresh, flags, Mode::RUSR | Mode::WUSR)?;
+    if rustix::io::write(&fd, bytes)? != bytes.len() {
+        return Err(Errno::IO);
+    }
+    renameat(dir, &fresh, dir, name)
 }
 
 fn choose(
@@ -870,6 +930,25 @@ mod tests {
         settle(&state, 1);
         Live::begin(&state, beginning(3, Some(&sources))).unwrap().end().unwrap();
         assert_eq!(names(&state), [run(1).to_string()]);
+    }
+
+    #[test]
+    fn a_user_who_comes_later_is_seen() {
+        let (tmp, state) = state();
+        let sources = small(tmp.path());
+        let free = |n| {
+            let live = Live::begin(&state, beginning(n, Some(&sources)))?;
+            let first = live.record().ids.unwrap().first;
+            live.end().map(|()| first)
+        };
+        free(1).unwrap();
+        assert!(tmp.path().join("state/cache").join(FOREIGN_CACHE).exists());
+        std::fs::write(tmp.path().join("passwd"), "a:x:1000:1100::/:\nb:x:1200:0::/:\n").unwrap();
+        assert_eq!(free(2).unwrap(), 1300);
+        std::fs::write(tmp.path().join("passwd"), "a:x:1000:1100::/:\nb:x:1300:0::/:\n").unwrap();
+        assert_eq!(free(3).unwrap(), 1200);
+        std::fs::write(tmp.path().join("subuid"), "c:1299:500\n").unwrap();
+        assert!(matches!(free(4), Err(LiveError::NoIds { .. })));
     }
 
     #[test]
