@@ -2,6 +2,7 @@
 //! a plan, the plan is enforced, checked and reported. See `docs/ARCHITECTURE.md`.
 
 pub mod base;
+pub mod cli;
 pub mod manifest;
 pub mod plan;
 pub mod policy;

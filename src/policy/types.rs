@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 pub use crate::manifest::{Access, InsideUser, OutputAction, Posture, ProtectMissing};
 
 /// Where a profile came from; shown wherever a profile is named.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 #[serde(rename_all = "snake_case", tag = "kind", content = "path")]
 pub enum Origin {
     /// Compiled into the binary.

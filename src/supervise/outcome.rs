@@ -6,7 +6,7 @@ use crate::plan::Mode;
 use serde::Serialize;
 
 /// Which part of the system an error belongs to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Boundary {
     /// Arguments, profiles, project files.
@@ -20,7 +20,7 @@ pub enum Boundary {
 }
 
 /// An error as data: where, at which step, about what, why, and what to do next. Operator text.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 pub struct Fault {
     /// Stable name of the kind of fault.
     pub code: &'static str,
@@ -40,7 +40,7 @@ pub struct Fault {
 }
 
 /// How the command ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 pub struct ToolEnd {
     /// Its exit status, when it exited.
     pub exit_code: Option<u8>,
@@ -49,7 +49,7 @@ pub struct ToolEnd {
 }
 
 /// The three kinds of end.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 #[serde(rename_all = "snake_case", tag = "kind")]
 pub enum Outcome {
     /// The command ran and ended, by itself, by a limit or by a cancel.
@@ -61,7 +61,7 @@ pub enum Outcome {
 }
 
 /// The limit that ended the command.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 pub struct LimitHit {
     /// `memory`, `processes`, `wall`, `output`, `disk`.
     pub name: &'static str,
@@ -72,7 +72,7 @@ pub struct LimitHit {
 }
 
 /// A cancel that ended the command.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 pub struct Cancelled {
     /// Name of the signal that we were sent, or `caller_gone`.
     pub signal: &'static str,
@@ -101,7 +101,7 @@ pub struct Usage {
 }
 
 /// How the tree's end was established.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 pub struct Reaping {
     /// Microseconds from the command's end (or the kill) to the empty tree.
     pub empty_after_us: u64,
@@ -112,7 +112,7 @@ pub struct Reaping {
 }
 
 /// Where the containment's verification came from.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 #[serde(rename_all = "snake_case", tag = "how")]
 pub enum Verified {
     /// The canaries ran for this execution.
@@ -127,7 +127,7 @@ pub enum Verified {
 }
 
 /// A protected name that the command created, and where it was moved.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 pub struct ProtectedCreated {
     /// Path below the workspace.
     pub path: crate::base::OsBytes,
