@@ -4,13 +4,20 @@
 
 pub mod cache;
 mod cgroups;
+mod git;
 pub mod host;
+pub mod paths;
 mod proc;
 mod remedy;
+#[cfg(test)]
+mod testing;
+mod toolchains;
 mod trial;
+mod workspace;
 
 pub use cache::{Store, StoreError};
 pub use host::ProbeError;
+pub use paths::{GatherError, gather};
 pub use remedy::apparmor_profile;
 
 use crate::base::Digest;

@@ -112,8 +112,6 @@ impl<'plan> Root<'plan> {
                 Ok(tree)
             };
             let (empty_file, empty_dir) = (empty(".empty")?, empty(".void")?);
-            rustix::fs::unlinkat(&fd, c".empty", AtFlags::empty())?;
-            rustix::fs::unlinkat(&fd, c".void", AtFlags::REMOVEDIR)?;
             let agent = (Uid::from_raw(plan.ids.outer_uid), Gid::from_raw(plan.ids.outer_gid));
             Ok(Self { plan, trees, fd, empty_file, empty_dir, agent, overlays: 0, mutants })
         };
@@ -393,6 +391,9 @@ impl<'plan> Root<'plan> {
     /// # Errors
     /// fchdir(2), pivot_root(2), umount2(2), mount_setattr(2).
     pub fn enter(self) -> Result<(), StageFault> {
+        // Nothing can be mounted whose own name is gone, so these names go last.
+        rustix::fs::unlinkat(&self.fd, c".empty", AtFlags::empty()).at(Step::EnterRoot)?;
+        rustix::fs::unlinkat(&self.fd, c".void", AtFlags::REMOVEDIR).at(Step::EnterRoot)?;
         rustix::process::fchdir(&self.fd).at(Step::EnterRoot)?;
         rustix::process::pivot_root(c".", c".").at(Step::EnterRoot)?;
         rustix::mount::unmount(c".", UnmountFlags::DETACH).at(Step::EnterRoot)?;

@@ -207,8 +207,9 @@ struct Controls {
     landlock_writable_before: bool,
 }
 
-/// Where the Landlock canary's directory is mounted, in the sibling's own namespace only.
-const LANDLOCK_PLACE: &str = "/etc";
+/// Where the Landlock canary's directory is mounted, in the sibling's own namespace only: a place in every root,
+/// with nothing of the plan below it, where the rules allow no creating.
+const LANDLOCK_PLACE: &str = "/dev/pts";
 
 fn sibling(shared: &Shared<'_>, line: RawFd) -> Result<Seen, StageFault> {
     let plan = shared.plan;
@@ -419,6 +420,7 @@ fn masked(c: &Containment) -> Option<bool> {
 fn descriptors(keep: &[RawFd]) -> Option<bool> {
     let dir = rustix::fs::open("/proc/self/fd", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).ok()?;
     let own = dir.as_raw_fd();
+    let own_stat = rustix::fs::fstat(&dir).ok()?;
     let listing = rustix::fs::Dir::read_from(&dir).ok()?;
     let mut held = true;
     let mut count = 0;
@@ -426,8 +428,12 @@ fn descriptors(keep: &[RawFd]) -> Option<bool> {
         let name = entry.file_name().to_bytes();
         if let Some(number) = std::str::from_utf8(name).ok().and_then(|n| n.parse::<RawFd>().ok()) {
             count += 1;
-            // `read_from` opens the directory once more; both are ours and transient.
-            held &= number <= 2 || keep.contains(&number) || number == own || number > own && number <= own + 2;
+            // `read_from` opens the same directory once more; both are ours and transient.
+            let listing = || {
+                rustix::fs::statat(&dir, entry.file_name(), rustix::fs::AtFlags::empty())
+                    .is_ok_and(|s| (s.st_dev, s.st_ino) == (own_stat.st_dev, own_stat.st_ino))
+            };
+            held &= number <= 2 || keep.contains(&number) || number == own || listing();
         }
     }
     Some(held && count > 0)

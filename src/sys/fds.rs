@@ -52,3 +52,20 @@ pub fn duplicate(number: RawFd) -> io::Result<OwnedFd> {
     // SAFETY: the kernel has just made it for us, and nobody else knows it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
+
+/// Opens `/dev/null` on those of the descriptors 0 to 2 that are closed, for the rest of the process's life.
+///
+/// # Errors
+/// open(2).
+pub fn occupy_standard() -> io::Result<()> {
+    loop {
+        // SAFETY: a NUL-terminated constant; the descriptor is either above the standard ones and closed here, or
+        // meant to stay.
+        let fd = check(libc::c_long::from(unsafe { libc::open(c"/dev/null".as_ptr(), libc::O_RDWR | libc::O_CLOEXEC) }))?;
+        if fd > 2 {
+            // SAFETY: just opened, owned by nobody else.
+            unsafe { libc::close(fd as RawFd) };
+            return Ok(());
+        }
+    }
+}

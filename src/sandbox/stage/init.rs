@@ -143,7 +143,9 @@ fn keep_only(control: &OwnedFd, trees: Option<&Trees>, stdio: &Stdio) -> Result<
     if let Stdio::Pipes(pipes) = stdio {
         keep.extend(pipes.iter().map(AsRawFd::as_raw_fd));
     }
-    sys::fds::close_all_but(&keep).at(Step::CloseDescriptors)
+    sys::fds::close_all_but(&keep).at(Step::CloseDescriptors)?;
+    // The standard numbers stay taken, so that no descriptor of ours lies where the command's will be placed.
+    sys::fds::occupy_standard().at(Step::CloseDescriptors)
 }
 
 /// The signal of prctl(2) PR_SET_PDEATHSIG is lost at every change of identity, so it is set anew after those;
