@@ -429,7 +429,7 @@ fn authority(p: &Policy) -> BTreeSet<String> {
 
 proptest! {
     #![proptest_config(ProptestConfig {
-        cases: if cfg!(debug_assertions) { 256 } else { 16_384 },
+        cases: if cfg!(debug_assertions) { 128 } else { 4096 },
         failure_persistence: None,
         ..ProptestConfig::default()
     })]
