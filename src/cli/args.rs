@@ -354,7 +354,15 @@ mod tests {
     fn bytes_that_are_no_text_arrive() {
         let odd = OsString::from_vec(b"a\xff\n".to_vec());
         let mut list = args(&["stockade", "exec", "--ro"]);
-        list.extend([odd.clone(), "--env".into(), odd.clone(), "-w".into(), odd.clone(), "--".into(), odd.clone()]);
+        list.extend([
+            odd.clone(),
+            "--env".into(),
+            odd.clone(),
+            "-w".into(),
+            odd.clone(),
+            "--".into(),
+            odd.clone(),
+        ]);
         let Command::Exec(exec) = parse(&list).unwrap().command else { panic!() };
         assert_eq!((&exec.ro[0], &exec.env[0], &exec.argv[0]), (&odd, &odd, &odd));
         assert_eq!(exec.choice.workspace.unwrap().as_os_str(), odd);
