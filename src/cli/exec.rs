@@ -15,7 +15,7 @@ use crate::policy::Policy;
 use crate::probe::{self, Store};
 use crate::sandbox::Mutants;
 use crate::supervise::drive::{self, Options};
-use crate::supervise::outcome::{Boundary, Fault, LimitHit, Outcome, Report, Verified};
+use crate::supervise::outcome::{Boundary, Drain, Fault, LimitHit, Outcome, Report, Verified};
 use crate::supervise::output::Kept;
 use crate::supervise::recover::{self, Host, Recovered};
 use rustix::termios::isatty;
@@ -204,6 +204,7 @@ fn refused(fault: Fault) -> Report {
         enforcement: Vec::new(),
         verified: Verified::No,
         reaping: None,
+        drain: Drain::Complete,
         protected_created: Vec::new(),
         mode: None,
         plan_digest: None,
@@ -313,10 +314,20 @@ fn lines(report: &Report, about: &About, quiet: bool) -> String {
 
 /// What earlier runs left and nobody could clean.
 fn kept(recovered: &Recovered) -> String {
-    if recovered.kept.is_empty() || !isatty(std::io::stderr()) {
-        return String::new();
-    }
     let mut out = String::new();
+    for created in &recovered.swept {
+        let path = crate::base::text::visible(created.path.as_bytes());
+        if let Some(to) = &created.moved_to {
+            let to = crate::base::text::visible(to.as_bytes());
+            let _ = writeln!(
+                out,
+                "stockade: protected path created by an earlier, killed run: {path} was moved to {to}"
+            );
+        }
+    }
+    if recovered.kept.is_empty() || !isatty(std::io::stderr()) {
+        return out;
+    }
     for left in &recovered.kept {
         let _ = writeln!(
             out,
@@ -331,7 +342,7 @@ fn kept(recovered: &Recovered) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::supervise::outcome::{ProtectedCreated, ToolEnd};
+    use crate::supervise::outcome::{Drain, ProtectedCreated, ToolEnd};
 
     fn finished(code: u8) -> Report {
         let mut report = refused(fault::arguments("x".into(), "y".into()));

@@ -6,7 +6,9 @@ use crate::base::{Digest, Enforcement};
 use crate::plan::Mode;
 use crate::policy::{Origin, Policy};
 use crate::supervise::enforce;
-use crate::supervise::outcome::{Cancelled, LimitHit, Outcome, ProtectedCreated, Reaping, Report, Verified};
+use crate::supervise::outcome::{
+    Cancelled, Drain, LimitHit, Outcome, ProtectedCreated, Reaping, Report, Verified,
+};
 use crate::supervise::output::Kept;
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -217,6 +219,8 @@ pub struct Document<'a> {
     verified: &'a Verified,
     /// How the end of the tree was established.
     reaping: Option<&'a Reaping>,
+    /// Whether the output was passed on to its end.
+    drain: Drain,
     /// Protected names that the command created, and where they are now.
     protected_created: &'a [ProtectedCreated],
     /// Which way the sandbox was built.
@@ -251,6 +255,7 @@ impl<'a> Document<'a> {
             assurance: built.then(|| assurance(report, about)),
             verified: &report.verified,
             reaping: report.reaping.as_ref(),
+            drain: report.drain,
             protected_created: &report.protected_created,
             mode: report.mode,
             plan_digest: report.plan_digest,
@@ -307,6 +312,7 @@ mod tests {
             enforcement: Vec::new(),
             verified: Verified::No,
             reaping: None,
+            drain: Drain::Complete,
             protected_created: Vec::new(),
             mode: None,
             plan_digest: None,

@@ -458,7 +458,7 @@ fn landlock(host: &HostFacts, fs: &[FsOp], deny_tcp: bool, _required: bool) -> L
 }
 
 /// A finished table: its sources, its operations in order, and what is looked for afterwards.
-type Finished = (Vec<SourceRef>, Vec<FsOp>, Option<Watch>);
+type Finished = (Vec<SourceRef>, Vec<FsOp>, Vec<Watch>);
 
 /// The mount table under construction.
 #[derive(Default)]
@@ -467,7 +467,7 @@ struct Table {
     ops: BTreeMap<(usize, SandboxPath), FsOp>,
     /// Where each source is attached, for masking what lies below it.
     attached: Vec<(HostPath, SandboxPath)>,
-    watch: Option<Watch>,
+    watch: Vec<Watch>,
 }
 
 fn at(path: &str) -> SandboxPath {
@@ -723,11 +723,14 @@ impl Table {
         check_target(&target)?;
         self.tree(dir, &fact.root, &target, access, &fact.protected)?;
         for (rel, kind) in &fact.hidden {
+            if matches!(access, Access::Rw | Access::Overlay) {
+                self.pin_ancestors(&target, rel);
+            }
             self.put(FsOp::Mask { at: below(&target, rel), kind: *kind })?;
         }
         if access == Access::Rw && !missing.is_empty() {
-            let source = SourceIx(self.sources.iter().position(|s| s.path == *dir).unwrap_or(0) as u32);
-            self.watch = Some(Watch { source, missing });
+            let modules = RelPath::new(".git/modules").ok().filter(|_| guards_git(policy));
+            self.watch(dir, &target, missing, modules);
         }
         if let Some(git) = &fact.git
             && git.common_fact.kind == Kind::Dir
@@ -736,8 +739,41 @@ impl Table {
             let common_at = git.common_dir.as_sandbox();
             check_target(&common_at)?;
             self.tree(&git.common_dir, &git.common_fact, &common_at, access, &git.protected)?;
+            if access == Access::Rw && guards_git(policy) {
+                // The same names as below a `.git` of the workspace's own.
+                let missing = policy
+                    .workspace
+                    .protect
+                    .iter()
+                    .filter_map(|p| RelPath::new(p.as_path().strip_prefix(".git").ok()?).ok())
+                    .filter(|p| !git.protected.iter().any(|(rel, _)| rel == p || p.is_within(rel)))
+                    .collect();
+                self.watch(&git.common_dir, &common_at, missing, RelPath::new("modules").ok());
+            }
         }
         Ok(Some(target))
+    }
+
+    fn watch(&mut self, dir: &HostPath, at: &SandboxPath, missing: Vec<RelPath>, modules: Option<RelPath>) {
+        if let Some(index) = self.sources.iter().position(|s| s.path == *dir) {
+            let source = SourceIx(u32::try_from(index).unwrap_or(u32::MAX));
+            self.watch.push(Watch { source, at: at.clone(), missing, modules });
+        }
+    }
+
+    /// Makes every directory from `base` down to `rel` a mount point, else a rename of one of them would carry what
+    /// lies below it out of its protection or mask, in this run or the next.
+    fn pin_ancestors(&mut self, base: &SandboxPath, rel: &RelPath) {
+        let mut up = rel.as_path().parent();
+        while let Some(dir) = up.filter(|d| !d.as_os_str().is_empty()) {
+            if let Ok(rel) = RelPath::new(dir) {
+                let pin = below(base, &rel);
+                let key = (pin.depth(), pin.clone());
+                // A parent that is itself held or hidden is already a mount point.
+                self.ops.entry(key).or_insert(FsOp::Pin { at: pin });
+            }
+            up = dir.parent();
+        }
     }
 
     /// A workspace-like tree: attached as `access` says, its protected names held in place.
@@ -760,16 +796,7 @@ impl Table {
                     if *kind == Kind::Symlink {
                         return Err(PlanError::ProtectedLink(place));
                     }
-                    let mut up = rel.as_path().parent();
-                    while let Some(dir) = up.filter(|d| !d.as_os_str().is_empty()) {
-                        if let Ok(rel) = RelPath::new(dir) {
-                            let pin = below(target, &rel);
-                            let key = (pin.depth(), pin.clone());
-                            // A parent that is itself protected is already a mount point.
-                            self.ops.entry(key).or_insert(FsOp::Pin { at: pin });
-                        }
-                        up = dir.parent();
-                    }
+                    self.pin_ancestors(target, rel);
                     let key = (place.depth(), place.clone());
                     self.ops.insert(key, FsOp::Protect { at: place, kind: *kind });
                 }
@@ -790,10 +817,12 @@ impl Table {
                 });
             }
             if let Some(rel) = state.below(real) {
-                masks.push(below(target, &rel));
+                masks.push((target.clone(), rel));
             }
         }
-        for mask in masks {
+        for (base, rel) in masks {
+            self.pin_ancestors(&base, &rel);
+            let mask = below(&base, &rel);
             let key = (mask.depth(), mask.clone());
             self.ops.insert(key, FsOp::Mask { at: mask, kind: Kind::Dir });
         }
@@ -820,6 +849,11 @@ impl Table {
             .collect();
         Ok((self.sources, ops, self.watch))
     }
+}
+
+/// Whether git's own files are among what the policy protects.
+fn guards_git(policy: &Policy) -> bool {
+    policy.workspace.protect.iter().any(|p| p.as_path().starts_with(".git"))
 }
 
 /// Protected patterns that have no match yet.

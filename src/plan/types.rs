@@ -242,13 +242,18 @@ pub struct LimitPlan {
     pub disk: Option<u64>,
 }
 
-/// Protected names of the workspace that do not exist yet: looked for once the tree is dead.
+/// Protected names of a writable tree that do not exist yet: looked for once the command's tree is dead.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Watch {
-    /// The workspace source.
+    /// The tree.
     pub source: SourceIx,
-    /// Patterns relative to it; matches that the plan does not know are moved aside.
+    /// Where it is attached.
+    pub at: SandboxPath,
+    /// Patterns relative to it; matches that were not there at the start are moved aside.
     pub missing: Vec<crate::base::RelPath>,
+    /// Where the git directories of submodules lie, at any depth: hooks and configuration that appear in one count
+    /// as created.
+    pub modules: Option<crate::base::RelPath>,
 }
 
 /// Everything that contains the command; what the plan digest covers.
@@ -277,7 +282,7 @@ pub struct Containment {
     /// The new root.
     pub fs: Vec<FsOp>,
     /// Protected names to look for afterwards.
-    pub watch: Option<Watch>,
+    pub watch: Vec<Watch>,
     /// Landlock.
     pub landlock: LandlockPlan,
     /// seccomp.

@@ -94,8 +94,9 @@ fn expand(
     let all = match listing.as_ref() {
         Ok(Some(all)) => all,
         Ok(None) => return Err(GatherError::TooManyEntries { dir: shown(), pattern: pattern.clone() }),
-        Err(Errno::NOENT | Errno::NOTDIR) => return Ok(()),
-        Err(Errno::LOOP) => return link_on_the_way(beneath, &at, found),
+        Err(Errno::NOENT) => return Ok(()),
+        // A link in last place is no directory, one before that a loop.
+        Err(Errno::NOTDIR | Errno::LOOP) => return link_on_the_way(beneath, &at, found),
         Err(e) => {
             return Err(GatherError::Unreadable {
                 dir: shown(),

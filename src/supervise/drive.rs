@@ -31,6 +31,10 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// How long the end of a killed tree is awaited before what is left is named.
 const DEATH_WAIT: Duration = Duration::from_secs(10);
+/// How long the output of a command that was ended waits for its reader.
+const DRAIN_WAIT: Duration = Duration::from_secs(2);
+/// How long a command may go on after SIGTERM or SIGHUP was passed on to it, unless the profile has its own grace.
+const SIGNAL_GRACE: Duration = Duration::from_secs(2);
 /// How often a disk limit is looked at.
 const DISK_CHECK: Duration = Duration::from_millis(100);
 
@@ -91,6 +95,7 @@ fn empty(plan: &Plan, run_id: String) -> Report {
         enforcement: Vec::new(),
         verified: Verified::No,
         reaping: None,
+        drain: Drain::Complete,
         protected_created: Vec::new(),
         mode: Some(plan.containment.mode),
         plan_digest: Some(plan.plan_digest),
@@ -121,7 +126,7 @@ struct Drive<'a> {
     stdin: Inlet,
     stdout: Outlet,
     stderr: Outlet,
-    guard: Option<Guard>,
+    guard: Guard,
     disk: Option<super::disk::Watch>,
     began: Instant,
     read_backs: Vec<ReadBack>,
@@ -137,6 +142,8 @@ struct Drive<'a> {
     grace_until: Option<Instant>,
     first_signal: Option<&'static str>,
     signals_seen: u32,
+    /// Output was dropped because its reader did not take it in time.
+    drain_cut: bool,
 }
 
 impl<'a> Drive<'a> {
@@ -234,8 +241,16 @@ impl<'a> Drive<'a> {
                 return Err(fault);
             }
         };
-        // For diagnosis and recovery; a run that cannot be recorded any more still ends by its own line.
-        let _ = live.update(|r| r.init = ProcessId::of(Path::new("/proc"), running.pid).ok());
+        // Before the command can start: what the next start needs to finish this, should we be killed.
+        let recorded = live.update(|r| {
+            r.init = ProcessId::of(Path::new("/proc"), running.pid).ok();
+            r.places = guard.places();
+        });
+        if let Err(e) = recorded {
+            end_now(&running);
+            clean_up(cgroup, live, &mut Vec::new());
+            return Err(faults::store("recording the run", e.to_string()));
+        }
         let verdict = verdict_key(plan, facts);
         let cached = if options.verify_live { None } else { load_verdict(store, &verdict) };
         let disk = match c.limits.disk {
@@ -294,6 +309,7 @@ impl<'a> Drive<'a> {
             grace_until: None,
             first_signal: None,
             signals_seen: 0,
+            drain_cut: false,
         })
     }
 
@@ -342,7 +358,7 @@ impl<'a> Drive<'a> {
         {
             Some(Duration::ZERO)
         } else {
-            self.timeout()
+            self.timeout(*dead)
         };
         let timeout = timeout.map(|t| Timespec {
             tv_sec: i64::try_from(t.as_secs()).unwrap_or(i64::MAX),
@@ -388,10 +404,12 @@ impl<'a> Drive<'a> {
     }
 
     /// Time until the next thing that happens by itself.
-    fn timeout(&self) -> Option<Duration> {
+    fn timeout(&self, dead: bool) -> Option<Duration> {
         let now = Instant::now();
         let mut at: Vec<Instant> = Vec::with_capacity(4);
-        if let Some(killed) = self.killed_at {
+        if dead {
+            at.extend(self.drain_until());
+        } else if let Some(killed) = self.killed_at {
             at.push(killed + DEATH_WAIT);
         } else {
             at.extend(self.wall_deadline());
@@ -401,6 +419,19 @@ impl<'a> Drive<'a> {
             }
         }
         at.iter().min().map(|t| t.saturating_duration_since(now))
+    }
+
+    /// Until when a dead command's output waits for its reader: as long as that takes after an ordinary end (but not
+    /// beyond the wall time), a short while after a limit or a cancel.
+    fn drain_until(&self) -> Option<Instant> {
+        match (&self.cause, self.first_signal, self.killed_at) {
+            (None, None, _) => {
+                let ms = self.plan.containment.limits.wall_ms?;
+                self.began.checked_add(Duration::from_millis(ms)).map(|t| t + DRAIN_WAIT)
+            }
+            (_, _, Some(killed)) => Some(killed + DRAIN_WAIT),
+            (_, _, None) => Some(self.began + DRAIN_WAIT),
+        }
     }
 
     fn wall_deadline(&self) -> Option<Instant> {
@@ -414,6 +445,12 @@ impl<'a> Drive<'a> {
     fn on_time(&mut self, dead: bool, stuck: &mut bool) {
         let now = Instant::now();
         if dead {
+            if self.drain_until().is_some_and(|until| now >= until) {
+                for outlet in [&mut self.stdout, &mut self.stderr] {
+                    self.drain_cut |= !outlet.done();
+                    outlet.abandon();
+                }
+            }
             return;
         }
         if self.killed_at.is_some_and(|k| now >= k + DEATH_WAIT) {
@@ -427,7 +464,7 @@ impl<'a> Drive<'a> {
         }
         if self.grace_until.is_some_and(|g| now >= g) {
             self.grace_until = None;
-            self.kill_tree();
+            self.kill(Cause::Cancel);
         }
         if self.killed_at.is_none()
             && let Some(disk) = &mut self.disk
@@ -460,6 +497,11 @@ impl<'a> Drive<'a> {
                 let again = self.signals_seen > 1 || !self.started;
                 if again || self.running.tell(Message::Signal { number: signal as i32 }).is_err() {
                     self.kill(Cause::Cancel);
+                } else if matches!(signal, Signal::SIGTERM | Signal::SIGHUP) {
+                    // Whoever sends these wants an end; a command that ignores them gets one.
+                    let own = Duration::from_millis(self.plan.containment.limits.grace_ms);
+                    let grace = if own.is_zero() { SIGNAL_GRACE } else { own };
+                    self.grace_until = Instant::now().checked_add(grace);
                 }
             }
         }
@@ -696,10 +738,8 @@ impl<'a> Drive<'a> {
         {
             self.cause = Some(Cause::Limit(self.memory_hit()));
         }
-        if let Some(guard) = self.guard.take()
-            && self.started
-        {
-            report.protected_created = guard.sweep(&self.run.to_string());
+        if self.started && dead {
+            report.protected_created = self.guard.sweep(&self.run.to_string());
         }
         let by = if self.cause.is_some() && self.cgroup.as_ref().is_some_and(|c| c.clone_dir().is_some()) {
             "cgroup.kill"
@@ -723,6 +763,8 @@ impl<'a> Drive<'a> {
         }
         report.enforcement = self.enforcement;
         report.verified = self.verified;
+        let undelivered = self.stdout.failed().or_else(|| self.stderr.failed());
+        report.drain = if self.drain_cut { Drain::Cut } else { Drain::Complete };
         report.stdout = self.stdout.capture.finish();
         report.stderr = self.stderr.capture.finish();
         report.cancelled = self.first_signal.map(|signal| Cancelled { signal });
@@ -769,6 +811,15 @@ impl<'a> Drive<'a> {
                 if self.started { Outcome::Broken(fault) } else { Outcome::Refused(fault) }
             }
         };
+        if let (Some(errno), Outcome::Finished(_)) = (undelivered, &report.outcome) {
+            report.outcome = Outcome::Broken(faults::sandbox(
+                "output_lost",
+                "passing on the command's output",
+                None,
+                errno.to_string(),
+                Some("is the disk full? the command was run, its output is incomplete"),
+            ));
+        }
         if report.protected_created.iter().any(|p| p.moved_to.is_none()) {
             report.outcome = Outcome::Broken(faults::sandbox(
                 "protected_not_moved",

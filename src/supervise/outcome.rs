@@ -126,6 +126,16 @@ pub enum Verified {
     No,
 }
 
+/// Whether the command's output was passed on to its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, schemars::JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Drain {
+    /// Every byte was read, and passed on unless a limit said otherwise.
+    Complete,
+    /// The reader did not take the rest in time after a limit, a cancel or the wall time.
+    Cut,
+}
+
 /// A protected name that the command created, and where it was moved.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 pub struct ProtectedCreated {
@@ -158,6 +168,8 @@ pub struct Report {
     pub verified: Verified,
     /// How the tree's end was established.
     pub reaping: Option<Reaping>,
+    /// Whether the output was passed on to its end.
+    pub drain: Drain,
     /// Protected names that appeared.
     pub protected_created: Vec<ProtectedCreated>,
     /// Which way it was built.

@@ -46,6 +46,8 @@ pub struct Outlet {
     to: Option<OwnedFd>,
     pending: Vec<u8>,
     sent: usize,
+    /// Why the caller's descriptor took no more, unless its reader is just gone.
+    failed: Option<Errno>,
     /// Counts, and keeps when the output is to be embedded.
     pub capture: Capture,
 }
@@ -53,7 +55,7 @@ pub struct Outlet {
 impl Outlet {
     /// A stream from `from` (non-blocking, ours) to `to`.
     pub fn new(from: Option<OwnedFd>, to: Option<OwnedFd>, capture: Capture) -> Self {
-        Self { from, to, pending: Vec::new(), sent: 0, capture }
+        Self { from, to, pending: Vec::new(), sent: 0, failed: None, capture }
     }
 
     /// What to poll for input: nothing while output is pending (that is the back-pressure).
@@ -69,6 +71,11 @@ impl Outlet {
     /// Whether the stream has ended and everything was passed on.
     pub fn done(&self) -> bool {
         self.from.is_none() && self.pending.is_empty()
+    }
+
+    /// Why output was lost on its way to the caller.
+    pub fn failed(&self) -> Option<Errno> {
+        self.failed
     }
 
     /// Gives up on what could not be passed on.
@@ -115,7 +122,11 @@ impl Outlet {
                 }
             }
             Err(Errno::AGAIN | Errno::INTR) => {}
-            Err(_) => {
+            Err(e) => {
+                // A reader that went away is no fault; a full disk is.
+                if e != Errno::PIPE && e != Errno::CONNRESET {
+                    self.failed.get_or_insert(e);
+                }
                 self.to = None;
                 self.from = None;
                 self.pending.clear();

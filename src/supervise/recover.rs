@@ -17,6 +17,8 @@
 //! same.
 
 use super::cgroup::{self, CgroupName};
+use super::outcome::ProtectedCreated;
+use super::quarantine::{self, Place};
 use super::state_dir::StateDir;
 use crate::base::{RelPath, RunId};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -138,6 +140,9 @@ pub struct LiveRecord {
     pub cgroups: Vec<CgroupName>,
     /// What the run may have made below the state directory and nobody needs afterwards.
     pub temporary: Vec<RelPath>,
+    /// Trees in which protected names may have been created: looked through once everything is dead.
+    #[serde(default)]
+    pub places: Vec<Place>,
 }
 
 /// What a run that begins is going to have.
@@ -223,6 +228,7 @@ impl Live {
             ids,
             cgroups: what.cgroups,
             temporary: what.temporary,
+            places: Vec::new(),
         };
         let name = what.run.to_string();
         let pending = format!("{PENDING}{name}");
@@ -484,6 +490,8 @@ pub struct Recovered {
     pub live: usize,
     /// What could not be cleaned and is still there.
     pub kept: Vec<Leftover>,
+    /// Protected names that the commands of dead owners had created, and where they were moved.
+    pub swept: Vec<ProtectedCreated>,
 }
 
 /// Something that a recovery could not clean.
@@ -514,7 +522,7 @@ pub fn recover(state: &StateDir, host: Host<'_>) -> Result<Recovered, LiveError>
             out.kept.push(leftover(&name, vec!["not a file of ours".to_owned()]));
             continue;
         };
-        match clean(state, host, &name, &run) {
+        match clean(state, host, &name, &run, &mut out.swept) {
             Cleaned::Live => out.live += 1,
             Cleaned::Gone => {}
             Cleaned::Done => out.cleaned.push(run),
@@ -561,7 +569,13 @@ fn remove_pending(state: &StateDir, pending: &[Vec<u8>], out: &mut Recovered) {
     drop(lock);
 }
 
-fn clean(state: &StateDir, host: Host<'_>, name: &[u8], run: &RunId) -> Cleaned {
+fn clean(
+    state: &StateDir,
+    host: Host<'_>,
+    name: &[u8],
+    run: &RunId,
+    swept: &mut Vec<ProtectedCreated>,
+) -> Cleaned {
     let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = match openat(state.live(), name, flags, Mode::empty()) {
         Ok(file) => file,
@@ -589,7 +603,7 @@ fn clean(state: &StateDir, host: Host<'_>, name: &[u8], run: &RunId) -> Cleaned 
     };
     // A file becomes visible with its first record; an empty one lost it to a power failure, and with it
     // went the boot in which its processes lived.
-    let problems = record.map(|r| undo(state, host, &r)).unwrap_or_default();
+    let problems = record.map(|r| undo(state, host, &r, swept)).unwrap_or_default();
     if !problems.is_empty() {
         return Cleaned::Kept(problems);
     }
@@ -599,7 +613,12 @@ fn clean(state: &StateDir, host: Host<'_>, name: &[u8], run: &RunId) -> Cleaned 
     }
 }
 
-fn undo(state: &StateDir, host: Host<'_>, record: &LiveRecord) -> Vec<String> {
+fn undo(
+    state: &StateDir,
+    host: Host<'_>,
+    record: &LiveRecord,
+    swept: &mut Vec<ProtectedCreated>,
+) -> Vec<String> {
     let mut problems = Vec::new();
     // Processes and cgroups do not outlive their boot.
     if record.boot_id == host.boot_id {
@@ -615,6 +634,16 @@ fn undo(state: &StateDir, host: Host<'_>, record: &LiveRecord) -> Vec<String> {
     for path in &record.temporary {
         if let Err(e) = remove_below(state.dir(), path) {
             problems.push(format!("remove {path}: {e}"));
+        }
+    }
+    // Only once nothing of the run lives, or what is moved comes back.
+    if problems.is_empty() {
+        for created in quarantine::sweep_recorded(&record.places, &record.run.to_string()) {
+            if created.moved_to.is_none() {
+                let path = crate::base::text::visible(created.path.as_bytes());
+                problems.push(format!("the protected path {path} was created and cannot be moved aside"));
+            }
+            swept.push(created);
         }
     }
     problems
