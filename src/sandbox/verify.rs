@@ -229,6 +229,9 @@ fn sibling(shared: &Shared<'_>, line: RawFd) -> Result<Seen, StageFault> {
     let mut before = Seen::default();
     payload::restrict(shared, &filter, &keep, || {
         before.note(Canary::Descriptors, descriptors(&keep));
+        // Landlock and the namespaces are in force, the filter is not: it would answer in their place wherever a
+        // profile allows no sockets at all.
+        network(shared, &controls, &mut before);
     })?;
     let mut seen = before;
     run(shared, &controls, &mut seen);
@@ -336,6 +339,15 @@ fn run(shared: &Shared<'_>, controls: &Controls, seen: &mut Seen) {
         let closed = create(&format!("{LANDLOCK_PLACE}/.after")).err() == Some(Errno::ACCESS);
         seen.note(Canary::LandlockWrite, Some(controls.landlock_writable_before && closed));
     }
+    if proc {
+        seen.note(Canary::InitClosed, Some(init_closed()));
+        seen.note(Canary::ProcMasked, Some(proc_masked()));
+    }
+    seen.note(Canary::ScratchWritable, Some(scratch_writable(c)));
+}
+
+fn network(shared: &Shared<'_>, controls: &Controls, seen: &mut Seen) {
+    let c = &shared.plan.containment;
     if c.landlock.scope {
         seen.note(Canary::LandlockScope, Some(scope_holds(controls)));
     }
@@ -345,11 +357,6 @@ fn run(shared: &Shared<'_>, controls: &Controls, seen: &mut Seen) {
     if c.own_network {
         seen.note(Canary::NoRoute, no_route(c, controls));
     }
-    if proc {
-        seen.note(Canary::InitClosed, Some(init_closed()));
-        seen.note(Canary::ProcMasked, Some(proc_masked()));
-    }
-    seen.note(Canary::ScratchWritable, Some(scratch_writable(c)));
 }
 
 fn namespaces_differ(c: &Containment, host: &HostView) -> bool {
