@@ -3,7 +3,7 @@
 
 use super::render::{list, safe};
 use crate::base::{Digest, Gap, Need, Protection};
-use crate::plan::{FsOp, HostFacts, Mode, Plan, SourceIx};
+use crate::plan::{FsOp, HostFacts, Mode, Plan, PlanError, SourceIx};
 use crate::policy::{Origin, OutputAction, Policy, Posture};
 use serde::Serialize;
 use std::fmt::Write as _;
@@ -38,7 +38,7 @@ pub struct Explanation<'a> {
     watched: Vec<String>,
     identity: Identity<'a>,
     network: &'static str,
-    seccomp: &'a crate::plan::seccomp::Summary,
+    seccomp: crate::plan::seccomp::Summary,
     landlock_abi: u32,
     limits: Vec<(&'static str, String)>,
     required: Vec<&'static str>,
@@ -77,8 +77,10 @@ pub fn size(bytes: u64) -> String {
     if exact.bytes().any(|b| b.is_ascii_alphabetic()) || bytes < 1024 {
         return exact;
     }
-    let (unit, name) =
-        [(1u64 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB")].into_iter().find(|(u, _)| bytes >= *u).unwrap_or((1 << 10, "KiB"));
+    let (unit, name) = [(1u64 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB")]
+        .into_iter()
+        .find(|(u, _)| bytes >= *u)
+        .unwrap_or((1 << 10, "KiB"));
     let tenths = (u128::from(bytes) * 10 + u128::from(unit) / 2) / u128::from(unit);
     format!("{}.{}{name}", tenths / 10, tenths % 10)
 }
@@ -96,8 +98,17 @@ fn limits(plan: &Plan) -> Vec<(&'static str, String)> {
         ("processes", l.processes.map_or_else(|| "none".to_owned(), |n| n.to_string())),
         ("cpu", l.cpu_percent.map_or_else(|| "none".to_owned(), |n| format!("{n}% of one core"))),
         ("wall time", wall),
-        ("grace", crate::base::Millis(l.grace_ms).to_string()),
-        ("output", l.output.map_or_else(|| "none".to_owned(), |n| format!("{} per stream, {after}", size(n)))),
+        (
+            "grace",
+            match l.grace_ms {
+                0 => "none: killed at once".to_owned(),
+                ms => format!("{} after a polite signal", crate::base::Millis(ms)),
+            },
+        ),
+        (
+            "output",
+            l.output.map_or_else(|| "none".to_owned(), |n| format!("{} per stream, {after}", size(n))),
+        ),
         ("open files", l.open_files.to_string()),
         ("file size", bytes(l.file_size)),
         ("locked memory", size(l.locked_memory)),
@@ -128,7 +139,10 @@ fn grants(policy: &Policy) -> Vec<String> {
 
 impl<'a> Explanation<'a> {
     /// Explains `plan`, which `policy` and `host` came to.
-    pub fn of(policy: &'a Policy, plan: &'a Plan, host: &HostFacts) -> Self {
+    ///
+    /// # Errors
+    /// None for a plan that was made.
+    pub fn of(policy: &'a Policy, plan: &'a Plan, host: &HostFacts) -> Result<Self, PlanError> {
         let c = &plan.containment;
         let mut out = Self {
             schema: "stockade.explain/1",
@@ -154,13 +168,15 @@ impl<'a> Explanation<'a> {
             },
             network: match (c.own_network, c.posture, c.loopback) {
                 (false, ..) => "the host's own network: whatever the host reaches, the command reaches",
-                (true, Posture::Disabled, false) => "none: a namespace of its own, no internet sockets at all",
+                (true, Posture::Disabled, false) => {
+                    "none: a namespace of its own, no internet sockets at all"
+                }
                 (true, Posture::Disabled, true) => {
                     "none: a namespace of its own with nothing but a loopback of the command's own"
                 }
                 (true, Posture::General, _) => "a namespace of its own",
             },
-            seccomp: &c.seccomp.summary,
+            seccomp: c.seccomp.summary()?,
             landlock_abi: c.landlock.abi,
             limits: limits(plan),
             required: named(plan, Need::Require),
@@ -172,7 +188,7 @@ impl<'a> Explanation<'a> {
         for op in &c.fs {
             out.add(plan, op);
         }
-        out
+        Ok(out)
     }
 
     fn add(&mut self, plan: &Plan, op: &FsOp) {
@@ -186,7 +202,9 @@ impl<'a> Explanation<'a> {
             FsOp::Bind { from, .. } => self.readable.push(seen(from)),
             FsOp::Overlay { lower, .. } => self.throwaway.push(seen(lower)),
             FsOp::Scratch { .. } => self.private.push(at),
-            FsOp::Tmpfs { size: bytes, .. } => self.private.push(format!("{at} ({} of its own)", size(*bytes))),
+            FsOp::Tmpfs { size: bytes, .. } => {
+                self.private.push(format!("{at} ({} of its own)", size(*bytes)))
+            }
             FsOp::File { .. } | FsOp::Proc { .. } | FsOp::Dev { .. } => self.made.push(at),
             FsOp::Protect { .. } => self.protected.push(at),
             FsOp::Mask { .. } => self.hidden.push(at),
@@ -229,16 +247,22 @@ impl<'a> Explanation<'a> {
             crate::policy::InsideUser::Agent => "agent",
             crate::policy::InsideUser::Root => "root",
         };
-        page.line("user", &format!("{user}, uid {} inside; no capability, no new privileges", self.identity.uid));
+        page.line(
+            "user",
+            &format!("{user}, uid {} inside; no capability, no new privileges", self.identity.uid),
+        );
         page.line("host name", self.identity.hostname);
         if self.identity.own_clock {
             page.line("clock", "offsets of its own");
         }
         page.line("network", self.network);
-        let s = self.seccomp;
+        let s = &self.seccomp;
         let checked = s.argument_checked.len();
         let rest = s.extra.iter().map(String::as_str);
-        page.line("system calls", &format!("{} allowed, {checked} of them by their arguments; others do not exist", s.allowed));
+        page.line(
+            "system calls",
+            &format!("{} allowed, {checked} of them by their arguments; others do not exist", s.allowed),
+        );
         page.names_of("  from the sets", s.sets.iter().map(String::as_str).chain(rest));
         page.names_of("  refused by name", s.eperm.iter().map(String::as_str));
         page.line(
@@ -291,14 +315,8 @@ fn notes(plan: &Plan, host: &HostFacts) -> Vec<String> {
     if !plan.containment.own_network {
         out.push("sharing the host's network counts as reduced assurance".to_owned());
     }
-    let _ = write!(out_line(&mut out), "Linux {}", host.kernel);
+    out.push(format!("Linux {}", host.kernel));
     out
-}
-
-fn out_line(lines: &mut Vec<String>) -> &mut String {
-    lines.push(String::new());
-    let last = lines.len() - 1;
-    &mut lines[last]
 }
 
 /// The command of a plan, for `--dry-run`.
@@ -311,7 +329,10 @@ pub fn command(plan: &Plan) -> String {
     let names: Vec<String> =
         plan.command.env.iter().map(|(n, _)| crate::base::text::visible(n.as_bytes())).collect();
     page.names_of("environment", names.iter().map(String::as_str));
-    page.names_of("PATH", plan.command.path.iter().map(ToString::to_string).collect::<Vec<_>>().iter().map(String::as_str));
+    page.names_of(
+        "PATH",
+        plan.command.path.iter().map(ToString::to_string).collect::<Vec<_>>().iter().map(String::as_str),
+    );
     page.line("terminal", if plan.command.tty { "of its own" } else { "none" });
     page.line("digest", &plan.command_digest.to_string());
     page.0
