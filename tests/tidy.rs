@@ -426,9 +426,8 @@ fn documents_name_every_key_profile_and_exit_code() {
         }
     }
     let protections = read(Path::new("src/base/protection.rs"));
-    for (_, key) in
-        protections.split("protections! {").nth(1).unwrap().lines().filter_map(|l| l.split_once(" = \""))
-    {
+    let listed = protections.split("\nprotections! {").nth(1).unwrap().split("\n}").next().unwrap();
+    for (_, key) in listed.lines().filter_map(|l| l.split_once(" = \"")) {
         let key = key.trim_end_matches("\",");
         if !page.contains(&format!("`require.{key}`")) {
             faults.push(format!("docs/profiles.md: no word of the protection {key}"));
