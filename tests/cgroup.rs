@@ -64,10 +64,15 @@ fn run() -> RunId {
     RunId::new(ms as u64, [a, b, c, d, 0, 0, 0, 0, 0, NEXT.fetch_add(1, Ordering::SeqCst)])
 }
 
-/// Prints why a case cannot run here.
+/// Prints why a case cannot run here, and writes it to where all skips are listed.
 fn skip(why: &str) {
     assert!(std::env::var_os("STOCKADE_MUST_WORK").is_none_or(|v| v != "cgroup"), "must work: {why}");
     println!("SKIP: {why}");
+    let test = std::thread::current().name().unwrap_or("main").to_owned();
+    let place = std::env::var_os("STOCKADE_TEST_TMP")
+        .map_or_else(|| PathBuf::from(env!("CARGO_TARGET_TMPDIR")), PathBuf::from);
+    let file = std::fs::OpenOptions::new().create(true).append(true).open(place.join("skips.txt"));
+    file.and_then(|mut f| writeln!(f, "SKIP cgroup::{test} {why}")).unwrap();
 }
 
 fn can(facts: &CgroupFacts, controllers: &[&str]) -> bool {

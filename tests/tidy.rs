@@ -372,6 +372,12 @@ fn nothing_is_unfinished() {
     none(&faults, "a mark of something unfinished");
 }
 
+/// Whether `place` stands in `line` as the start of a path, and a name follows.
+fn tail_is_a_name(line: &str, place: &str) -> bool {
+    let named = |rest: &str| rest.starts_with(|c: char| c.is_alphanumeric());
+    starts_in(line, place) && line.split(place).skip(1).any(named)
+}
+
 #[test]
 fn no_path_of_one_machine() {
     // Homes of particular people, and checkouts in particular places. The sandbox's own user is nobody's.
@@ -393,7 +399,7 @@ fn no_path_of_one_machine() {
                 .split(homes)
                 .skip(1)
                 .map(|rest| rest.split(|c: char| !c.is_alphanumeric()).next().unwrap());
-            if whose.into_iter().any(|user| !nobody.contains(&user)) || starts_in(line, checkouts) {
+            if whose.into_iter().any(|user| !nobody.contains(&user)) || tail_is_a_name(line, checkouts) {
                 faults.push(format!("{}:{}: {}", path.display(), number + 1, line.trim()));
             }
         }
@@ -426,9 +432,8 @@ fn documents_name_every_key_profile_and_exit_code() {
         }
     }
     let protections = read(Path::new("src/base/protection.rs"));
-    for (_, key) in
-        protections.split("protections! {").nth(1).unwrap().lines().filter_map(|l| l.split_once(" = \""))
-    {
+    let listed = protections.split("\nprotections! {").nth(1).unwrap().split("\n}").next().unwrap();
+    for (_, key) in listed.lines().filter_map(|l| l.split_once(" = \"")) {
         let key = key.trim_end_matches("\",");
         if !page.contains(&format!("`require.{key}`")) {
             faults.push(format!("docs/profiles.md: no word of the protection {key}"));
