@@ -76,7 +76,8 @@ impl Delivery {
     /// The first that failed; the others have it.
     pub fn deliver(&self, document: &[u8], unique: &str) -> Result<(), Fault> {
         let to_descriptor = self.descriptor.as_ref().map_or(Ok(()), |(number, fd)| {
-            let fail = |e: io::Error| fault::result(format!("descriptor {number}"), e.to_string(), String::new());
+            let fail =
+                |e: io::Error| fault::result(format!("descriptor {number}"), e.to_string(), String::new());
             render::write_all(fd, document).map_err(fail)
         });
         let to_file = self.file.as_ref().map_or(Ok(()), |f| f.write(document, unique));
@@ -98,7 +99,8 @@ fn descriptor(number: i32) -> Result<(i32, OwnedFd), Fault> {
         return Err(fault::result(
             object,
             "standard input, output and error are the command's".to_owned(),
-            "open another one, as in `--result-fd 3 3>result.json`; --json prints to standard output".to_owned(),
+            "open another one, as in `--result-fd 3 3>result.json`; --json prints to standard output"
+                .to_owned(),
         ));
     }
     let hint = || "open it for writing, as in `--result-fd 3 3>result.json`".to_owned();
@@ -120,8 +122,11 @@ impl ResultFile {
         let elsewhere = "name a file in a directory that exists and that you may write";
         let name = path.file_name().ok_or_else(|| fail("it names no file".to_owned(), elsewhere))?.to_owned();
         let parent = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        let os = |e: Errno| fail(format!("{}: {}", visible(parent.as_os_str().as_bytes()), io::Error::from(e)), elsewhere);
-        let dir = openat(CWD, parent, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).map_err(os)?;
+        let os = |e: Errno| {
+            fail(format!("{}: {}", visible(parent.as_os_str().as_bytes()), io::Error::from(e)), elsewhere)
+        };
+        let dir = openat(CWD, parent, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+            .map_err(os)?;
         accessat(&dir, ".", Access::WRITE_OK | Access::EXEC_OK, AtFlags::EACCESS).map_err(os)?;
         match statat(&dir, &name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile => {
@@ -133,7 +138,8 @@ impl ResultFile {
             Ok(_) | Err(Errno::NOENT) => {}
             Err(e) => return Err(os(e)),
         }
-        let link = readlinkat(CWD, format!("/proc/self/fd/{}", dir.as_raw_fd()), Vec::with_capacity(256)).map_err(os)?;
+        let link = readlinkat(CWD, format!("/proc/self/fd/{}", dir.as_raw_fd()), Vec::with_capacity(256))
+            .map_err(os)?;
         let dir_real = PathBuf::from(OsStr::from_bytes(link.to_bytes()));
         Ok(Self { shown, name, dir, dir_real })
     }

@@ -3,7 +3,7 @@
 
 use super::args::Doctor;
 use super::meant::{self, Caller};
-use super::render::{list, safe};
+use super::render::{self, list, safe};
 use super::{args, exec, exit, fault, host, policy, print};
 use crate::plan::{Fact, HostFacts, Mode};
 use crate::policy::{Candidate, DEFAULT_PROFILE, EmbeddedOnly, embedded_names, load};
@@ -73,7 +73,8 @@ pub fn run(args: &Doctor) -> Result<u8, Fault> {
             let boot = Host { boot_id: &facts.boot_id, proc: Path::new("/proc") };
             match recover::recover(state, boot) {
                 Ok(recovered) => {
-                    leftovers.extend(recovered.kept.iter().map(|l| format!("{}: {}", l.name, list(&l.problems))));
+                    leftovers
+                        .extend(recovered.kept.iter().map(|l| format!("{}: {}", l.name, list(&l.problems))));
                     check("state directory", STATE, None)
                 }
                 Err(e) => check("state directory", STATE, Some(of_fault(fault::live(&e)))),
@@ -128,12 +129,15 @@ fn checks(facts: &HostFacts) -> Vec<Check> {
     let controller = |name: &str| {
         let reached = cgroup.v1.get(name).is_some_and(|d| d.writable)
             || (v2_writable && cgroup.v2_controllers.iter().any(|c| c == name));
-        (!reached).then(|| (format!("the {name} controller is not writable for this user"), DELEGATE.to_owned()))
+        (!reached)
+            .then(|| (format!("the {name} controller is not writable for this user"), DELEGATE.to_owned()))
     };
     let kill = match (v2_writable, cgroup.v2_kill) {
         (true, true) => None,
         (true, false) => Some(("this kernel has no cgroup.kill".to_owned(), NEWER.to_owned())),
-        (false, _) => Some(("no cgroup2 directory is writable for this user".to_owned(), DELEGATE.to_owned())),
+        (false, _) => {
+            Some(("no cgroup2 directory is writable for this user".to_owned(), DELEGATE.to_owned()))
+        }
     };
     let swap = || {
         let remedy = "boot with swapaccount=1, or without swap".to_owned();
@@ -148,7 +152,11 @@ fn checks(facts: &HostFacts) -> Vec<Check> {
         check("landlock scopes", "the second lock on signals and abstract sockets", abi(6)),
         check("procfs", "/proc of its own; without it the command has none", of(&facts.proc_fresh)),
         check("overlay", "throwaway workspaces (workspace.access = \"overlay\")", of(&facts.overlay)),
-        check("time namespace", "clock offsets of its own (identity.time_namespace)", of(&facts.time_namespace)),
+        check(
+            "time namespace",
+            "clock offsets of its own (identity.time_namespace)",
+            of(&facts.time_namespace),
+        ),
         check("cgroup kill", "a second way to end the whole tree", kill),
         check("memory limit", "limits.memory over the whole tree", controller("memory").or_else(swap)),
         check("process limit", "limits.processes over the whole tree", controller("pids")),
@@ -188,9 +196,10 @@ fn text(report: &Report<'_>) -> String {
         let state = if c.works { "works" } else { "MISSING" };
         let what = if c.works { c.gives.to_owned() } else { format!("lost: {}", c.gives) };
         let _ = writeln!(out, "{:<width$}  {state:<7}  {what}", c.name);
+        let indent = " ".repeat(width + 11);
         for (label, text) in [("why", &c.why), ("remedy", &c.remedy)] {
             if let Some(text) = text {
-                let _ = writeln!(out, "{:<width$}  {label:>7}: {}", "", safe(text));
+                let _ = writeln!(out, "{:<width$}  {label:>7}: {}", "", render::block(text, &indent));
             }
         }
     }

@@ -41,7 +41,8 @@ pub fn run(exec: &Exec) -> u8 {
     match deliver(exec, &delivery, &report, &about) {
         Ok(()) => report.exit_code(),
         Err(mut fault) => {
-            fault.hint = Some(format!("{}; its exit code would have been {}", ending(&report), report.exit_code()));
+            fault.hint =
+                Some(format!("{}; its exit code would have been {}", ending(&report), report.exit_code()));
             tell(&render::fault(&fault));
             exit::CONTAINMENT
         }
@@ -77,8 +78,7 @@ pub fn plan(
     caller: &Caller,
     state: Option<&HostPath>,
 ) -> Result<Plan, Fault> {
-    let paths =
-        probe::gather(policy, request, caller.home.as_ref(), state).map_err(|e| fault::gather(&e))?;
+    let paths = probe::gather(policy, request, caller.home.as_ref(), state).map_err(|e| fault::gather(&e))?;
     plan::resolve(policy, request, facts, &paths).map_err(|e| fault::plan(&e))
 }
 
@@ -121,7 +121,10 @@ fn is_the_hosts(report: &Report) -> bool {
     match &report.outcome {
         Outcome::Refused(fault) => {
             fault.boundary == Boundary::Sandbox
-                && !matches!(fault.code, "cancelled" | "source_changed" | "source_unreachable" | "cwd_missing")
+                && !matches!(
+                    fault.code,
+                    "cancelled" | "source_changed" | "source_unreachable" | "cwd_missing"
+                )
         }
         _ => false,
     }
@@ -215,7 +218,8 @@ fn deliver(exec: &Exec, delivery: &Delivery, report: &Report, about: &About) -> 
             .map_err(|e| fault::result("the document".to_owned(), e.to_string(), String::new()))
     };
     if delivery.wanted() {
-        let unique = if report.run_id.is_empty() { std::process::id().to_string() } else { report.run_id.clone() };
+        let unique =
+            if report.run_id.is_empty() { std::process::id().to_string() } else { report.run_id.clone() };
         delivery.deliver(&document(false)?, &unique)?;
     }
     if exec.json {
@@ -314,11 +318,15 @@ fn kept(recovered: &Recovered) -> String {
     }
     let mut out = String::new();
     for left in &recovered.kept {
-        let _ = writeln!(out, "stockade: left behind by run {}: {}", safe(&left.name), safe(&list(&left.problems)));
+        let _ = writeln!(
+            out,
+            "stockade: left behind by run {}: {}",
+            safe(&left.name),
+            safe(&list(&left.problems))
+        );
     }
     out
 }
-
 
 #[cfg(test)]
 mod tests {
@@ -362,6 +370,9 @@ mod tests {
         ");
         assert_eq!(lines(&report, &about, true).lines().count(), 1);
         report.limit = Some(LimitHit { name: "wall", configured: 1000, observed: 1007 });
-        assert!(lines(&report, &about, false).ends_with("stockade: limit wall reached: configured 1s, observed 1007ms\n"));
+        assert!(
+            lines(&report, &about, false)
+                .ends_with("stockade: limit wall reached: configured 1s, observed 1007ms\n")
+        );
     }
 }

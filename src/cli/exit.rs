@@ -60,6 +60,10 @@ mod tests {
         if std::env::var_os("STOCKADE_WRITE_DOCS").is_some() {
             std::fs::write(path, super::page()).unwrap();
         }
-        assert_eq!(std::fs::read_to_string(path).unwrap(), super::page(), "set STOCKADE_WRITE_DOCS=1 to write it");
+        assert_eq!(
+            std::fs::read_to_string(path).unwrap(),
+            super::page(),
+            "set STOCKADE_WRITE_DOCS=1 to write it"
+        );
     }
 }

@@ -77,8 +77,10 @@ pub fn size(bytes: u64) -> String {
     if exact.bytes().any(|b| b.is_ascii_alphabetic()) || bytes < 1024 {
         return exact;
     }
-    let (unit, name) =
-        [(1u64 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB")].into_iter().find(|(u, _)| bytes >= *u).unwrap_or((1 << 10, "KiB"));
+    let (unit, name) = [(1u64 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB")]
+        .into_iter()
+        .find(|(u, _)| bytes >= *u)
+        .unwrap_or((1 << 10, "KiB"));
     let tenths = (u128::from(bytes) * 10 + u128::from(unit) / 2) / u128::from(unit);
     format!("{}.{}{name}", tenths / 10, tenths % 10)
 }
@@ -103,7 +105,10 @@ fn limits(plan: &Plan) -> Vec<(&'static str, String)> {
                 ms => format!("{} after a polite signal", crate::base::Millis(ms)),
             },
         ),
-        ("output", l.output.map_or_else(|| "none".to_owned(), |n| format!("{} per stream, {after}", size(n)))),
+        (
+            "output",
+            l.output.map_or_else(|| "none".to_owned(), |n| format!("{} per stream, {after}", size(n))),
+        ),
         ("open files", l.open_files.to_string()),
         ("file size", bytes(l.file_size)),
         ("locked memory", size(l.locked_memory)),
@@ -163,7 +168,9 @@ impl<'a> Explanation<'a> {
             },
             network: match (c.own_network, c.posture, c.loopback) {
                 (false, ..) => "the host's own network: whatever the host reaches, the command reaches",
-                (true, Posture::Disabled, false) => "none: a namespace of its own, no internet sockets at all",
+                (true, Posture::Disabled, false) => {
+                    "none: a namespace of its own, no internet sockets at all"
+                }
                 (true, Posture::Disabled, true) => {
                     "none: a namespace of its own with nothing but a loopback of the command's own"
                 }
@@ -195,7 +202,9 @@ impl<'a> Explanation<'a> {
             FsOp::Bind { from, .. } => self.readable.push(seen(from)),
             FsOp::Overlay { lower, .. } => self.throwaway.push(seen(lower)),
             FsOp::Scratch { .. } => self.private.push(at),
-            FsOp::Tmpfs { size: bytes, .. } => self.private.push(format!("{at} ({} of its own)", size(*bytes))),
+            FsOp::Tmpfs { size: bytes, .. } => {
+                self.private.push(format!("{at} ({} of its own)", size(*bytes)))
+            }
             FsOp::File { .. } | FsOp::Proc { .. } | FsOp::Dev { .. } => self.made.push(at),
             FsOp::Protect { .. } => self.protected.push(at),
             FsOp::Mask { .. } => self.hidden.push(at),
@@ -238,7 +247,10 @@ impl<'a> Explanation<'a> {
             crate::policy::InsideUser::Agent => "agent",
             crate::policy::InsideUser::Root => "root",
         };
-        page.line("user", &format!("{user}, uid {} inside; no capability, no new privileges", self.identity.uid));
+        page.line(
+            "user",
+            &format!("{user}, uid {} inside; no capability, no new privileges", self.identity.uid),
+        );
         page.line("host name", self.identity.hostname);
         if self.identity.own_clock {
             page.line("clock", "offsets of its own");
@@ -247,7 +259,10 @@ impl<'a> Explanation<'a> {
         let s = &self.seccomp;
         let checked = s.argument_checked.len();
         let rest = s.extra.iter().map(String::as_str);
-        page.line("system calls", &format!("{} allowed, {checked} of them by their arguments; others do not exist", s.allowed));
+        page.line(
+            "system calls",
+            &format!("{} allowed, {checked} of them by their arguments; others do not exist", s.allowed),
+        );
         page.names_of("  from the sets", s.sets.iter().map(String::as_str).chain(rest));
         page.names_of("  refused by name", s.eperm.iter().map(String::as_str));
         page.line(
@@ -268,7 +283,7 @@ impl<'a> Explanation<'a> {
         page.names_of("preferred", self.preferred.iter().copied());
         for cannot in &self.cannot {
             page.line("not to be had here", &format!("{}: {}", cannot.protection.key(), cannot.gap.what));
-            page.line("", &format!("remedy: {}", cannot.gap.remedy));
+            page.line("", &format!("remedy: {}", cannot.gap.remedy.lines().next().unwrap_or_default()));
         }
         if self.cannot.is_empty() {
             page.line("not to be had here", "nothing is missing");
@@ -314,7 +329,10 @@ pub fn command(plan: &Plan) -> String {
     let names: Vec<String> =
         plan.command.env.iter().map(|(n, _)| crate::base::text::visible(n.as_bytes())).collect();
     page.names_of("environment", names.iter().map(String::as_str));
-    page.names_of("PATH", plan.command.path.iter().map(ToString::to_string).collect::<Vec<_>>().iter().map(String::as_str));
+    page.names_of(
+        "PATH",
+        plan.command.path.iter().map(ToString::to_string).collect::<Vec<_>>().iter().map(String::as_str),
+    );
     page.line("terminal", if plan.command.tty { "of its own" } else { "none" });
     page.line("digest", &plan.command_digest.to_string());
     page.0

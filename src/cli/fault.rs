@@ -46,7 +46,12 @@ pub fn arguments(message: String, hint: String) -> Fault {
 /// A flag's value.
 pub fn flag(error: &FlagError) -> Fault {
     let object = Some(error.flag.to_owned());
-    make((Boundary::Configuration, error.fault.code(), "arguments"), object, error.fault.to_string(), error.fault.hint())
+    make(
+        (Boundary::Configuration, error.fault.code(), "arguments"),
+        object,
+        error.fault.to_string(),
+        error.fault.hint(),
+    )
 }
 
 /// Where we are, or were told to be.
@@ -57,9 +62,11 @@ pub fn place(error: &WhereError) -> Fault {
             Some("the current directory".to_owned()),
             "change into a directory that exists, or name the workspace with -w",
         ),
-        WhereError::Unreachable { path, .. } => {
-            ("workspace_unreachable", Some(shown(path)), "name a directory that exists and that you may enter")
-        }
+        WhereError::Unreachable { path, .. } => (
+            "workspace_unreachable",
+            Some(shown(path)),
+            "name a directory that exists and that you may enter",
+        ),
         WhereError::Path { path, .. } => ("path_invalid", Some(shown(path)), "name another directory"),
     };
     make((Boundary::Configuration, code, "workspace"), object, chain(error), Some(hint.to_owned()))
@@ -137,16 +144,22 @@ pub fn gather(error: &GatherError) -> Fault {
         GatherError::Workspace { path, .. } => {
             ("workspace_unreachable", Some(path.to_string()), "name a directory that you may enter with -w")
         }
-        GatherError::Unreadable { dir, .. } => {
-            ("workspace_unsearchable", Some(dir.clone()), "make it readable for yourself, or choose another workspace")
-        }
-        GatherError::TooManyEntries { dir, .. } => {
-            ("workspace_unsearchable", Some(dir.clone()), "choose another workspace, or a profile without the pattern")
-        }
+        GatherError::Unreadable { dir, .. } => (
+            "workspace_unsearchable",
+            Some(dir.clone()),
+            "make it readable for yourself, or choose another workspace",
+        ),
+        GatherError::TooManyEntries { dir, .. } => (
+            "workspace_unsearchable",
+            Some(dir.clone()),
+            "choose another workspace, or a profile without the pattern",
+        ),
         GatherError::TooManyMatches => {
             ("workspace_unsearchable", None, "choose another workspace, or a profile with fewer patterns")
         }
-        GatherError::Root { dir } => ("root_unlistable", Some(dir.to_string()), "name the top of a root file system"),
+        GatherError::Root { dir } => {
+            ("root_unlistable", Some(dir.to_string()), "name the top of a root file system")
+        }
     };
     make((Boundary::Configuration, code, "workspace"), object, chain(error), Some(hint.to_owned()))
 }
@@ -164,7 +177,9 @@ pub fn probe(error: &ProbeError) -> Fault {
 /// No state directory.
 pub fn state(error: &StateError) -> Fault {
     let (code, object, hint) = match error {
-        StateError::Nowhere => ("state_dir_nowhere", None, "name one with --state-dir, or set STOCKADE_STATE or HOME"),
+        StateError::Nowhere => {
+            ("state_dir_nowhere", None, "name one with --state-dir, or set STOCKADE_STATE or HOME")
+        }
         StateError::Relative { path } => ("state_dir_relative", Some(shown(path)), "write the whole path"),
         StateError::Unsafe { at, .. } => (
             "state_dir_unsafe",
@@ -185,8 +200,14 @@ pub fn store(error: &StoreError) -> Fault {
         StoreError::ForeignOwner { path, .. } | StoreError::OthersWrite { path, .. } => Some(shown(path)),
         StoreError::Key(_) | StoreError::Write(_) | StoreError::Entry => None,
     };
-    let hint = "mend it or remove it (it holds nothing that is not found out again), or use another --state-dir";
-    make((Boundary::ArtifactStore, "cache_unusable", "state directory"), object, chain(error), Some(hint.to_owned()))
+    let hint =
+        "mend it or remove it (it holds nothing that is not found out again), or use another --state-dir";
+    make(
+        (Boundary::ArtifactStore, "cache_unusable", "state directory"),
+        object,
+        chain(error),
+        Some(hint.to_owned()),
+    )
 }
 
 /// The records of runs.
@@ -196,7 +217,12 @@ pub fn live(error: &LiveError) -> Fault {
         LiveError::NoIds { .. } | LiveError::Record(_) => None,
     };
     let hint = "mend it, or use another --state-dir";
-    make((Boundary::ArtifactStore, "state_dir_unusable", "recovery"), object, chain(error), Some(hint.to_owned()))
+    make(
+        (Boundary::ArtifactStore, "state_dir_unusable", "recovery"),
+        object,
+        chain(error),
+        Some(hint.to_owned()),
+    )
 }
 
 /// A result that cannot go where it should.

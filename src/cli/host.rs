@@ -40,9 +40,8 @@ pub fn open(path: &Path) -> Result<(StateDir, Store, HostPath), Fault> {
     let store = Store::open(path).map_err(|e| fault::store(&e))?;
     let link = readlinkat(CWD, format!("/proc/self/fd/{}", state.dir().as_raw_fd()), Vec::with_capacity(256));
     let real = link.ok().map(|l| PathBuf::from(OsStr::from_bytes(l.to_bytes())));
-    let real = HostPath::new(real.as_deref().unwrap_or(path)).map_err(|_| {
-        fault::state(&state_dir::StateError::Relative { path: path.to_path_buf() })
-    })?;
+    let real = HostPath::new(real.as_deref().unwrap_or(path))
+        .map_err(|_| fault::state(&state_dir::StateError::Relative { path: path.to_path_buf() }))?;
     Ok((state, store, real))
 }
 

@@ -73,12 +73,15 @@ impl FlagFault {
     pub fn hint(&self) -> Option<String> {
         Some(match self {
             Self::Target(PathError::Relative) => {
-                "a target is an absolute path inside; write `\\:` for a colon that belongs to a name".to_owned()
+                "a target is an absolute path inside; write `\\:` for a colon that belongs to a name"
+                    .to_owned()
             }
             Self::Size(_) => "write DST:SIZE, such as /cache:512MiB; `\\:` is a colon in a name".to_owned(),
             Self::EnvName(_) => "letters, digits and `_`, no digit first; or NAME=VALUE".to_owned(),
             Self::EnvUnset(name) => format!("give it a value: --env {name}=…"),
-            Self::LookUp(_) => "sources are looked up with your own rights, from the current directory".to_owned(),
+            Self::LookUp(_) => {
+                "sources are looked up with your own rights, from the current directory".to_owned()
+            }
             _ => return None,
         })
     }
@@ -126,7 +129,8 @@ pub struct Caller {
 impl Caller {
     /// Reads them.
     pub fn read() -> Self {
-        let env: BTreeMap<OsBytes, OsBytes> = std::env::vars_os().map(|(n, v)| (n.into(), v.into())).collect();
+        let env: BTreeMap<OsBytes, OsBytes> =
+            std::env::vars_os().map(|(n, v)| (n.into(), v.into())).collect();
         let named = env.get(&OsBytes::from("HOME")).map(|v| PathBuf::from(v.as_os_str()));
         let home = named.filter(|p| p.is_absolute()).or_else(home_of_record);
         let home = home.and_then(|p| HostPath::new(real(&p).unwrap_or(p)).ok());
@@ -146,7 +150,8 @@ fn home_of_record() -> Option<PathBuf> {
     let mut bytes = Vec::new();
     std::fs::File::open("/etc/passwd").ok()?.take(PASSWD_BYTES_MAX).read_to_end(&mut bytes).ok()?;
     let line = bytes.split(|b| *b == b'\n').map(|l| l.split(|b| *b == b':').collect::<Vec<_>>());
-    let home = line.into_iter().find(|f| f.get(2) == Some(&uid.as_bytes())).and_then(|f| f.get(5).copied())?;
+    let home =
+        line.into_iter().find(|f| f.get(2) == Some(&uid.as_bytes())).and_then(|f| f.get(5).copied())?;
     Some(PathBuf::from(OsStr::from_bytes(home))).filter(|p| p.is_absolute())
 }
 
@@ -239,7 +244,8 @@ fn tmpfs(value: &OsStr) -> Result<(SandboxPath, Option<ByteSize>), FlagError> {
     let fail = |fault| fail("--tmpfs", value, fault);
     let size = match size {
         Some(size) => {
-            let text = size.to_str().ok_or_else(|| fail(FlagFault::Size("the size is no text".to_owned())))?;
+            let text =
+                size.to_str().ok_or_else(|| fail(FlagFault::Size("the size is no text".to_owned())))?;
             Some(text.parse::<ByteSize>().map_err(|e| fail(FlagFault::Size(e.to_string())))?)
         }
         None => None,
@@ -369,8 +375,14 @@ mod tests {
         assert!(!made.source.to_string().contains(".."));
         let made = bind("--ro", OsStr::new("src:/s"), false).unwrap();
         assert_eq!(made.source.as_path(), std::env::current_dir().unwrap().join("src"));
-        assert_eq!(fault(bind("--ro", OsStr::new("/usr:lib"), false)), FlagFault::Target(PathError::Relative));
-        assert_eq!(fault(bind("--ro", OsStr::new("/usr:/a/../b"), false)), FlagFault::Target(PathError::Parent));
+        assert_eq!(
+            fault(bind("--ro", OsStr::new("/usr:lib"), false)),
+            FlagFault::Target(PathError::Relative)
+        );
+        assert_eq!(
+            fault(bind("--ro", OsStr::new("/usr:/a/../b"), false)),
+            FlagFault::Target(PathError::Parent)
+        );
         assert_eq!(fault(bind("--ro", OsStr::new("/usr:"), false)), FlagFault::Target(PathError::Empty));
         assert_eq!(fault(bind("--ro", OsStr::new(":/x"), false)), FlagFault::Source(PathError::Empty));
         assert_eq!(fault(bind("--ro", OsStr::new("no-such-thing"), false)), FlagFault::LookUp(libc::ENOENT));

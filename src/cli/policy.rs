@@ -37,8 +37,9 @@ pub fn run(command: &Commands) -> Result<u8, Fault> {
 /// # Errors
 /// When it does not fit JSON: a defect.
 pub fn document<T: Serialize>(value: &T, pretty: bool) -> Result<Vec<u8>, Fault> {
-    render::json(value, pretty)
-        .map_err(|e| fault::result("standard output".to_owned(), e.to_string(), "report this defect".to_owned()))
+    render::json(value, pretty).map_err(|e| {
+        fault::result("standard output".to_owned(), e.to_string(), "report this defect".to_owned())
+    })
 }
 
 /// One row of `policy list`.
@@ -61,9 +62,10 @@ fn list(args: &List) -> Result<Vec<u8>, Fault> {
     for (name, found) in files.all() {
         let shadowed = rows.iter().any(|r| r.name == name);
         let (origin, loaded) = match found {
-            Ok(candidate) => {
-                (Some(candidate.origin.clone()), load(candidate, &files, None, &[]).map_err(|e| e.to_string()))
-            }
+            Ok(candidate) => (
+                Some(candidate.origin.clone()),
+                load(candidate, &files, None, &[]).map_err(|e| e.to_string()),
+            ),
             Err(e) => (None, Err(e.to_string())),
         };
         let (summary, fault) = match loaded {

@@ -50,7 +50,8 @@ impl Files {
         if bytes.contains(&b'/') || bytes.ends_with(b".toml") {
             return file(Path::new(choice));
         }
-        let name = choice.to_str().filter(|n| is_profile_name(n)).ok_or_else(|| fault::profile_name(bytes))?;
+        let name =
+            choice.to_str().filter(|n| is_profile_name(n)).ok_or_else(|| fault::profile_name(bytes))?;
         let found = self.find(name).map_err(|e| fault::unreadable(&e))?;
         found.or_else(|| Candidate::embedded(name)).ok_or_else(|| fault::unknown_profile(name))
     }
@@ -90,7 +91,9 @@ impl Library for Files {
 /// The profile names in `dir`, sorted; none when it cannot be listed.
 fn names(dir: &HostPath) -> Vec<String> {
     let flags = OPEN | OFlags::DIRECTORY;
-    let Ok(entries) = openat(CWD, dir.as_path(), flags, Mode::empty()).and_then(Dir::new) else { return Vec::new() };
+    let Ok(entries) = openat(CWD, dir.as_path(), flags, Mode::empty()).and_then(Dir::new) else {
+        return Vec::new();
+    };
     let mut out: Vec<String> = entries
         .take(NAMES_MAX)
         .filter_map(|entry| {
@@ -189,7 +192,9 @@ pub fn load(
         sets.push(setting);
     }
     let wall = |e: &PolicyError| {
-        e.place == policy::Place::Set && e.key.as_deref().is_none_or(|k| k == "limits.wall") && timeout.is_some()
+        e.place == policy::Place::Set
+            && e.key.as_deref().is_none_or(|k| k == "limits.wall")
+            && timeout.is_some()
     };
     let by_hand = sets.iter().take(given).any(|s| s.key == "limits.wall");
     policy::load(root, files, project, &sets).map_err(|e| match wall(&e) && !by_hand {
@@ -240,7 +245,10 @@ mod tests {
         assert_eq!(fails(files.choose(&at("fifo.toml"))).1, "cannot be read: it is not a regular file");
         assert_eq!(fails(files.choose(&at("dir.toml"))).1, "cannot be read: it is not a regular file");
         assert_eq!(fails(files.choose(&at("absent.toml"))).0, "profile_unreadable");
-        assert_eq!(fails(files.choose(OsStr::new("/dev/zero"))).1, "cannot be read: it is not a regular file");
+        assert_eq!(
+            fails(files.choose(OsStr::new("/dev/zero"))).1,
+            "cannot be read: it is not a regular file"
+        );
         let big = files.choose(&at("big.toml")).unwrap();
         assert_eq!(big.bytes.len(), FILE_BYTES_MAX + 1, "read no further");
         assert_eq!(load(&files, big, None, &[], None).unwrap_err().code, "file_too_large");

@@ -30,7 +30,8 @@ pub struct About {
 impl About {
     /// Notes the policy.
     pub fn policy(&mut self, policy: &Policy) {
-        self.profile = policy.origins.first().map(|o| Profile { name: policy.name.clone(), origin: o.clone() });
+        self.profile =
+            policy.origins.first().map(|o| Profile { name: policy.name.clone(), origin: o.clone() });
         self.policy_digest = Some(policy.digest());
     }
 }
@@ -263,7 +264,11 @@ impl<'a> Document<'a> {
 
 /// Whether everything that was asked for was in force.
 pub fn assurance(report: &Report, about: &About) -> Assurance {
-    if enforce::reduced(&report.enforcement, about.own_network) { Assurance::Reduced } else { Assurance::Full }
+    if enforce::reduced(&report.enforcement, about.own_network) {
+        Assurance::Reduced
+    } else {
+        Assurance::Full
+    }
 }
 
 /// The JSON Schema of [`Document`].
@@ -409,7 +414,8 @@ mod tests {
             std::fs::write(path, &text).unwrap();
         }
         assert_eq!(std::fs::read_to_string(path).unwrap(), text, "set STOCKADE_WRITE_DOCS=1 to write it");
-        for (of, bodies) in [(finished(), true), (finished(), false), (refused(), true), (truncated(), true)] {
+        for (of, bodies) in [(finished(), true), (finished(), false), (refused(), true), (truncated(), true)]
+        {
             let document = value(&of, bodies);
             valid(&current, &current, &document, "").unwrap();
             for wrong in ["outcome", "usage", "stdout", "verified", "exit_code"] {
@@ -432,7 +438,9 @@ mod tests {
         for (keyword, want) in schema {
             let all = || want.as_array().unwrap().iter();
             let ok = match keyword.as_str() {
-                "$schema" | "title" | "description" | "$defs" | "format" | "pattern" | "contentEncoding" => true,
+                "$schema" | "title" | "description" | "$defs" | "format" | "pattern" | "contentEncoding" => {
+                    true
+                }
                 "$ref" => {
                     valid(root, root.pointer(&want.as_str().unwrap()[1..]).unwrap(), value, at)?;
                     true
@@ -468,7 +476,9 @@ mod tests {
                 }
                 "additionalProperties" if want == &json!(false) => {
                     let known = schema.get("properties").and_then(Value::as_object);
-                    value.as_object().is_none_or(|o| o.keys().all(|k| known.is_some_and(|p| p.contains_key(k))))
+                    value
+                        .as_object()
+                        .is_none_or(|o| o.keys().all(|k| known.is_some_and(|p| p.contains_key(k))))
                 }
                 "items" => {
                     for (n, v) in value.as_array().into_iter().flatten().enumerate() {
