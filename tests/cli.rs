@@ -1,6 +1,6 @@
 //! The command line through the binary: what people read, byte for byte. Runs nothing in a sandbox; the few lines that
 //! depend on the host (its kernel, its paths, what it lacks) are replaced before comparing.
-#![allow(missing_docs)]
+#![allow(clippy::unwrap_used, missing_docs, reason = "a test stops at the first surprise")]
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStringExt as _;
