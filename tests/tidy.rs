@@ -1,6 +1,11 @@
 //! The tree's own rules, read as text: which module may use which, where `unsafe` and effects may stand, that every
 //! file says what it is, that no file is forgotten, and that documents name what exists.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::disallowed_methods, reason = "a test stops at the first surprise")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::disallowed_methods,
+    reason = "a test stops at the first surprise"
+)]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -51,18 +56,33 @@ const MODULES: &[Module] = &[
 
 /// What reaches the host, as it is written.
 const EFFECTS: &[&str] = &[
-    "std::fs", "std::env", "std::net", "std::process::", "std::os::unix::net", "Instant::now", "SystemTime::now",
-    "File::open", "rustix::", "nix::", "HashMap", "HashSet",
+    "std::fs",
+    "std::env",
+    "std::net",
+    "std::process::",
+    "std::os::unix::net",
+    "Instant::now",
+    "SystemTime::now",
+    "File::open",
+    "rustix::",
+    "nix::",
+    "HashMap",
+    "HashSet",
 ];
 
 /// Marks of something unfinished. Written in two parts, so that this file does not find itself.
 const UNFINISHED: &[&str] = &[
-    concat!("to", "do!("), concat!("unimpl", "emented!("), concat!("db", "g!("), concat!("FIX", "ME"), concat!("TO", "DO"),
+    concat!("to", "do!("),
+    concat!("unimpl", "emented!("),
+    concat!("db", "g!("),
+    concat!("FIX", "ME"),
+    concat!("TO", "DO"),
 ];
 
 fn root() -> PathBuf {
     // The variable at run time, for test binaries that were copied to another place.
-    std::env::var_os("STOCKADE_TEST_PACKAGE").map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from)
+    std::env::var_os("STOCKADE_TEST_PACKAGE")
+        .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from)
 }
 
 /// Files below `dir` with one of `extensions`, relative to the package.
@@ -164,10 +184,13 @@ fn reached() -> (BTreeSet<PathBuf>, BTreeSet<PathBuf>) {
     while let Some((path, test)) = todo.pop() {
         let stem = path.file_stem().unwrap().to_str().unwrap().to_owned();
         let dir = path.parent().unwrap();
-        let below = if ["lib", "main", "mod"].contains(&stem.as_str()) { dir.to_owned() } else { dir.join(&stem) };
+        let below =
+            if ["lib", "main", "mod"].contains(&stem.as_str()) { dir.to_owned() } else { dir.join(&stem) };
         let lines = code(&read(&path));
         for (i, (_, line)) in lines.iter().enumerate() {
-            let Some(name) = line.trim().strip_suffix(';').and_then(|l| l.rsplit_once("mod ")) else { continue };
+            let Some(name) = line.trim().strip_suffix(';').and_then(|l| l.rsplit_once("mod ")) else {
+                continue;
+            };
             if !matches!(name.0.trim(), "" | "pub" | "pub(crate)" | "pub(super)") {
                 continue;
             }
@@ -291,9 +314,11 @@ fn unsafe_is_in_sys_alone_and_says_why() {
                 faults.push(format!("{}:{number}: unsafe outside src/sys", path.display()));
             }
             // The comment stands above the statement, which may have begun some lines before.
-            let mut above = lines[..number - 1].iter().map(|l| l.trim()).rev().take_while(|l| {
-                l.starts_with("//") || !(l.is_empty() || l.ends_with([';', '{', '}']))
-            });
+            let mut above = lines[..number - 1]
+                .iter()
+                .map(|l| l.trim())
+                .rev()
+                .take_while(|l| l.starts_with("//") || !(l.is_empty() || l.ends_with([';', '{', '}'])));
             if !above.any(|l| l.contains("SAFETY:")) {
                 faults.push(format!("{}:{number}: unsafe without a SAFETY comment above it", path.display()));
             }
@@ -357,12 +382,17 @@ fn no_path_of_one_machine() {
     for dir in ["src", "tests", "integration", "policies", "scripts", ".ci"] {
         all.extend(files(dir, &["rs", "c", "h", "toml", "md", "py", "sh", "json", "snap"]));
     }
-    all.extend(["Cargo.toml", ".cargo/config.toml", "scripts/check", "scripts/test", ".ci/run"].map(PathBuf::from));
+    all.extend(
+        ["Cargo.toml", ".cargo/config.toml", "scripts/check", "scripts/test", ".ci/run"].map(PathBuf::from),
+    );
     for path in all {
         // Bytes: some fixtures are no text on purpose.
         let bytes = fs::read(root().join(&path)).unwrap();
         for (number, line) in String::from_utf8_lossy(&bytes).lines().enumerate() {
-            let whose = line.split(homes).skip(1).map(|rest| rest.split(|c: char| !c.is_alphanumeric()).next().unwrap());
+            let whose = line
+                .split(homes)
+                .skip(1)
+                .map(|rest| rest.split(|c: char| !c.is_alphanumeric()).next().unwrap());
             if whose.into_iter().any(|user| !nobody.contains(&user)) || starts_in(line, checkouts) {
                 faults.push(format!("{}:{}: {}", path.display(), number + 1, line.trim()));
             }
@@ -396,7 +426,9 @@ fn documents_name_every_key_profile_and_exit_code() {
         }
     }
     let protections = read(Path::new("src/base/protection.rs"));
-    for (_, key) in protections.split("protections! {").nth(1).unwrap().lines().filter_map(|l| l.split_once(" = \"")) {
+    for (_, key) in
+        protections.split("protections! {").nth(1).unwrap().lines().filter_map(|l| l.split_once(" = \""))
+    {
         let key = key.trim_end_matches("\",");
         if !page.contains(&format!("`require.{key}`")) {
             faults.push(format!("docs/profiles.md: no word of the protection {key}"));
@@ -421,7 +453,11 @@ fn documents_name_every_key_profile_and_exit_code() {
     for table in ["pub const EXEC:", "pub const OTHERS:"] {
         let rows = exit.split(table).nth(1).unwrap().split("];").next().unwrap();
         for code in literals(rows, "    (") {
-            let code = if code.chars().next().is_some_and(char::is_numeric) { format!("`{code}`") } else { code.to_owned() };
+            let code = if code.chars().next().is_some_and(char::is_numeric) {
+                format!("`{code}`")
+            } else {
+                code.to_owned()
+            };
             if !readme.contains(&code) {
                 faults.push(format!("README.md: no word of the exit code {code}"));
             }

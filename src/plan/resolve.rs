@@ -123,7 +123,9 @@ impl PlanError {
         match self {
             Self::Unmet { protection, .. } => Some(protection.key().to_owned()),
             Self::Limit { key, .. } => Some(format!("limits.{key}")),
-            Self::DuplicateTarget(at) | Self::ReservedTarget(at) | Self::ProtectedLink(at) => Some(at.to_string()),
+            Self::DuplicateTarget(at) | Self::ReservedTarget(at) | Self::ProtectedLink(at) => {
+                Some(at.to_string())
+            }
             Self::Source { path, .. } | Self::SourceKind { path, .. } | Self::ImplicitWorkspace(path) => {
                 Some(path.to_string())
             }
@@ -143,7 +145,9 @@ impl PlanError {
             Self::Source { errno, .. } if *errno == libc::ENOENT => {
                 "create it, or leave the entry out (`optional = true` in a profile)".to_owned()
             }
-            Self::Source { .. } => "sources are opened with your own rights; choose one that you may read".to_owned(),
+            Self::Source { .. } => {
+                "sources are opened with your own rights; choose one that you may read".to_owned()
+            }
             Self::NotGranted { .. } => "use a profile whose [grants] allow it".to_owned(),
             Self::ImplicitWorkspace(_) => {
                 "change into a project directory, or name the directory with -w if you mean it".to_owned()
@@ -193,7 +197,12 @@ pub fn wanted_paths(policy: &Policy, request: &Request) -> Vec<HostPath> {
 /// # Errors
 /// See [`PlanError`]: the request exceeds the grants, names something that is not there, or a required
 /// protection cannot be had.
-pub fn resolve(policy: &Policy, request: &Request, host: &HostFacts, paths: &PathFacts) -> Result<Plan, PlanError> {
+pub fn resolve(
+    policy: &Policy,
+    request: &Request,
+    host: &HostFacts,
+    paths: &PathFacts,
+) -> Result<Plan, PlanError> {
     if request.argv.first().is_none_or(|p| p.as_bytes().is_empty()) {
         return Err(PlanError::NoCommand);
     }
@@ -282,7 +291,8 @@ fn ids(user: InsideUser, mode: Mode, owner: Option<&PathFact>) -> IdPlan {
 
 fn limits(policy: &Policy, host: &HostFacts) -> Result<LimitPlan, PlanError> {
     let l = &policy.limits;
-    let bad = |key: &'static str, configured: String, why: String| Err(PlanError::Limit { key, configured, why });
+    let bad =
+        |key: &'static str, configured: String, why: String| Err(PlanError::Limit { key, configured, why });
     let memory = l.memory.map(|m| m.resolve(host.memory_total));
     if let (Some(bytes), Some(configured)) = (memory, l.memory) {
         if bytes < 4 << 20 {
@@ -311,7 +321,11 @@ fn limits(policy: &Policy, host: &HostFacts) -> Result<LimitPlan, PlanError> {
         return bad("open_files", l.open_files.to_string(), "no program starts with fewer than 8".into());
     }
     if l.scratch.0 < 1 << 20 {
-        return bad("scratch", l.scratch.to_string(), "less than 1MiB cannot hold the root's own files".into());
+        return bad(
+            "scratch",
+            l.scratch.to_string(),
+            "less than 1MiB cannot hold the root's own files".into(),
+        );
     }
     if l.scratch_inodes < 256 {
         return bad("scratch_inodes", l.scratch_inodes.to_string(), "the root's own files need 256".into());
@@ -344,7 +358,11 @@ fn limits(policy: &Policy, host: &HostFacts) -> Result<LimitPlan, PlanError> {
 }
 
 /// What the host cannot do of what the profile asks: an error for a `Require`, else a recorded gap.
-fn gaps(policy: &Policy, host: &HostFacts, limits: &LimitPlan) -> Result<BTreeMap<Protection, Gap>, PlanError> {
+fn gaps(
+    policy: &Policy,
+    host: &HostFacts,
+    limits: &LimitPlan,
+) -> Result<BTreeMap<Protection, Gap>, PlanError> {
     use super::facts::Fact;
     let mut missing: Vec<(Protection, String, String)> = Vec::new();
     let mut fact = |protection, fact: &Fact| {
@@ -382,7 +400,8 @@ fn gaps(policy: &Policy, host: &HostFacts, limits: &LimitPlan) -> Result<BTreeMa
         let (why, remedy) = abi(6, "scoping signals and abstract sockets");
         missing.push((Protection::LandlockScope, why, remedy));
     }
-    let delegate = || "run below a delegated cgroup: systemd-run --user --scope -p Delegate=yes stockade …".to_owned();
+    let delegate =
+        || "run below a delegated cgroup: systemd-run --user --scope -p Delegate=yes stockade …".to_owned();
     let controller = |name: &str| {
         host.cgroup.v1.get(name).is_some_and(|d| d.writable)
             || (host.cgroup.v2_controllers.iter().any(|c| c == name)
@@ -394,7 +413,11 @@ fn gaps(policy: &Policy, host: &HostFacts, limits: &LimitPlan) -> Result<BTreeMa
         (Protection::LimitCpu, limits.cpu_percent.is_some(), "cpu"),
     ] {
         if wanted && !controller(name) {
-            missing.push((protection, format!("the {name} controller is not writable for this user"), delegate()));
+            missing.push((
+                protection,
+                format!("the {name} controller is not writable for this user"),
+                delegate(),
+            ));
         }
     }
     if !(host.cgroup.v2_kill && host.cgroup.v2.as_ref().is_some_and(|d| d.writable)) {
@@ -433,6 +456,9 @@ fn landlock(host: &HostFacts, fs: &[FsOp], deny_tcp: bool, _required: bool) -> L
         .collect();
     LandlockPlan { abi, rules, deny_tcp: deny_tcp && abi >= 4, scope: abi >= 6, lost }
 }
+
+/// A finished table: its sources, its operations in order, and what is looked for afterwards.
+type Finished = (Vec<SourceRef>, Vec<FsOp>, Option<Watch>);
 
 /// The mount table under construction.
 #[derive(Default)]
@@ -483,14 +509,25 @@ impl Table {
     }
 
     /// A tree of the host's own: everybody's files stay what they are.
-    fn system_bind(&mut self, path: &HostPath, fact: &PathFact, target: SandboxPath) -> Result<(), PlanError> {
+    fn system_bind(
+        &mut self,
+        path: &HostPath,
+        fact: &PathFact,
+        target: SandboxPath,
+    ) -> Result<(), PlanError> {
         let from = self.source(path, fact, false, false);
         self.attached.push((fact.real.clone(), target.clone()));
         self.put(FsOp::Bind { from, at: target, writable: false })
     }
 
     /// A tree that is shared with the command.
-    fn bind(&mut self, path: &HostPath, fact: &PathFact, target: SandboxPath, writable: bool) -> Result<(), PlanError> {
+    fn bind(
+        &mut self,
+        path: &HostPath,
+        fact: &PathFact,
+        target: SandboxPath,
+        writable: bool,
+    ) -> Result<(), PlanError> {
         let from = self.source(path, fact, writable, true);
         self.attached.push((fact.real.clone(), target.clone()));
         self.put(FsOp::Bind { from, at: target, writable })
@@ -512,21 +549,27 @@ impl Table {
         if let Some(dir) = own_root {
             let fact = found(paths, dir)?;
             if fact.kind != Kind::Dir {
-                return Err(PlanError::SourceKind { path: dir.clone(), is: kind_text(fact.kind), wants: "a directory" });
+                return Err(PlanError::SourceKind {
+                    path: dir.clone(),
+                    is: kind_text(fact.kind),
+                    wants: "a directory",
+                });
             }
         }
         let base = own_root.cloned();
         for (name, entry) in &paths.top {
             let host = match &base {
                 Some(dir) => dir.join(name),
-                None => HostPath::new(Path::new("/").join(name.as_path())).map_err(|_| PlanError::RootWorkspace)?,
+                None => HostPath::new(Path::new("/").join(name.as_path()))
+                    .map_err(|_| PlanError::RootWorkspace)?,
             };
             self.system(&host, SandboxPath::root().join(name), entry)?;
         }
         self.put(FsOp::Dir { at: at("/etc") })?;
         if !paths.top.keys().any(|n| n.as_path() == Path::new("etc")) {
             for (name, entry) in &paths.etc {
-                let host = HostPath::new(Path::new("/etc").join(name.as_path())).map_err(|_| PlanError::RootWorkspace)?;
+                let host = HostPath::new(Path::new("/etc").join(name.as_path()))
+                    .map_err(|_| PlanError::RootWorkspace)?;
                 self.system(&host, below(&at("/etc"), name), entry)?;
             }
             for (name, content) in identity_files(policy) {
@@ -559,7 +602,12 @@ impl Table {
         Ok(())
     }
 
-    fn extra_mounts(&mut self, policy: &Policy, request: &Request, paths: &PathFacts) -> Result<(), PlanError> {
+    fn extra_mounts(
+        &mut self,
+        policy: &Policy,
+        request: &Request,
+        paths: &PathFacts,
+    ) -> Result<(), PlanError> {
         for mount in &policy.mounts {
             check_target(mount.target())?;
             match mount {
@@ -583,7 +631,9 @@ impl Table {
                     self.put(FsOp::Symlink { at: target.clone(), to: to.clone() })?;
                 }
                 // The type is only known once the rest of the root stands; init looks.
-                MountEntry::Mask { target, .. } => self.put(FsOp::Mask { at: target.clone(), kind: Kind::Other })?,
+                MountEntry::Mask { target, .. } => {
+                    self.put(FsOp::Mask { at: target.clone(), kind: Kind::Other })?
+                }
             }
         }
         for bind in &request.binds {
@@ -622,7 +672,11 @@ impl Table {
 
     fn overlay(&mut self, source: &HostPath, fact: &PathFact, target: SandboxPath) -> Result<(), PlanError> {
         if fact.kind != Kind::Dir {
-            return Err(PlanError::SourceKind { path: source.clone(), is: kind_text(fact.kind), wants: "a directory" });
+            return Err(PlanError::SourceKind {
+                path: source.clone(),
+                is: kind_text(fact.kind),
+                wants: "a directory",
+            });
         }
         let lower = self.source(source, fact, false, true);
         self.attached.push((fact.real.clone(), target.clone()));
@@ -644,16 +698,25 @@ impl Table {
             return Err(PlanError::RootWorkspace);
         }
         if fact.root.kind != Kind::Dir {
-            return Err(PlanError::SourceKind { path: dir.clone(), is: kind_text(fact.root.kind), wants: "a directory" });
+            return Err(PlanError::SourceKind {
+                path: dir.clone(),
+                is: kind_text(fact.root.kind),
+                wants: "a directory",
+            });
         }
         if request.workspace_explicit && !policy.grants.workspace {
             return Err(PlanError::NotGranted { what: format!("-w {dir}"), key: "workspace" });
         }
-        if !request.workspace_explicit && paths.home.as_ref().is_some_and(|home| home.is_within(&fact.root.real)) {
+        if !request.workspace_explicit
+            && paths.home.as_ref().is_some_and(|home| home.is_within(&fact.root.real))
+        {
             return Err(PlanError::ImplicitWorkspace(dir.clone()));
         }
         let missing = missing_protected(policy, fact);
-        if access == Access::Rw && policy.workspace.protect_missing == ProtectMissing::Overlay && !missing.is_empty() {
+        if access == Access::Rw
+            && policy.workspace.protect_missing == ProtectMissing::Overlay
+            && !missing.is_empty()
+        {
             access = Access::Overlay;
         }
         let target = request.at.clone().unwrap_or_else(|| dir.as_sandbox());
@@ -721,7 +784,10 @@ impl Table {
         let mut masks = Vec::new();
         for (real, target) in &self.attached {
             if state == real {
-                return Err(PlanError::NotGranted { what: format!("the state directory {state}"), key: "rw" });
+                return Err(PlanError::NotGranted {
+                    what: format!("the state directory {state}"),
+                    key: "rw",
+                });
             }
             if let Some(rel) = state.below(real) {
                 masks.push(below(target, &rel));
@@ -734,7 +800,7 @@ impl Table {
         Ok(())
     }
 
-    fn finish(self) -> Result<(Vec<SourceRef>, Vec<FsOp>, Option<Watch>), PlanError> {
+    fn finish(self) -> Result<Finished, PlanError> {
         if self.ops.len() > FS_OPS_MAX {
             return Err(PlanError::TooMany(self.ops.len()));
         }

@@ -147,7 +147,7 @@ fn follow(root: &OwnedFd, path: &HostPath, workspace: &PathFact, guards: bool) -
         }
         None => {
             let back = configured_worktree(&dir)?.ok_or("its git directory names no worktree")?;
-            let named = open_dir(&dir, &back).and_then(|fd| fs::fstat(fd));
+            let named = open_dir(&dir, &back).and_then(fs::fstat);
             let named = named
                 .map_err(|e| format!("the worktree that its git directory names cannot be looked at: {e}"))?;
             if (named.st_dev, named.st_ino) != (workspace.dev, workspace.ino) {

@@ -71,7 +71,9 @@ pub fn refresh(store: Option<&Store>, build_id: &str) -> Result<HostFacts, Probe
 pub fn build_id() -> String {
     let version = env!("CARGO_PKG_VERSION");
     match fs::stat("/proc/self/exe") {
-        Ok(s) => format!("{version}/{}/{}/{}/{}.{}", s.st_dev, s.st_ino, s.st_size, s.st_mtime, s.st_mtime_nsec),
+        Ok(s) => {
+            format!("{version}/{}/{}/{}/{}.{}", s.st_dev, s.st_ino, s.st_size, s.st_mtime, s.st_mtime_nsec)
+        }
         // Without procfs every process is a build of its own, so that nothing is ever taken from a cache.
         Err(_) => format!("{version}/unknown/{}", std::process::id()),
     }

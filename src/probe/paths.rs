@@ -86,10 +86,7 @@ pub fn gather(
 ) -> Result<PathFacts, GatherError> {
     let mut facts = PathFacts { home: home.cloned(), state_dir: state_dir.cloned(), ..PathFacts::default() };
     for path in named(policy, request) {
-        if !facts.sources.contains_key(&path) {
-            let found = look_up(path.as_path());
-            facts.sources.insert(path, found);
-        }
+        facts.sources.entry(path).or_insert_with_key(|path| look_up(path.as_path()));
     }
     if let Some(path) = request.workspace.as_ref().filter(|_| policy.workspace.access != Access::None) {
         facts.workspace = Some(of_workspace(policy, path)?);

@@ -54,7 +54,10 @@ pub fn without_file_override<T>(f: impl FnOnce() -> Result<T, StageFault>) -> Re
     let held = rustix::thread::capabilities(None).at(Step::OpenSources)?;
     let mut reduced = held;
     reduced.effective.remove(
-        CapabilitySet::DAC_OVERRIDE | CapabilitySet::DAC_READ_SEARCH | CapabilitySet::FOWNER | CapabilitySet::CHOWN,
+        CapabilitySet::DAC_OVERRIDE
+            | CapabilitySet::DAC_READ_SEARCH
+            | CapabilitySet::FOWNER
+            | CapabilitySet::CHOWN,
     );
     rustix::thread::set_capabilities(None, reduced).at(Step::OpenSources)?;
     let result = f();

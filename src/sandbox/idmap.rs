@@ -39,7 +39,12 @@ pub fn host_id(inside: u32, base: u32) -> u32 {
 ///
 /// # Errors
 /// openat(2), write(2): EPERM when the ranges may not be mapped.
-pub fn write_maps(proc: BorrowedFd<'_>, pid: i32, maps: &(String, String), deny_setgroups: bool) -> io::Result<()> {
+pub fn write_maps(
+    proc: BorrowedFd<'_>,
+    pid: i32,
+    maps: &(String, String),
+    deny_setgroups: bool,
+) -> io::Result<()> {
     let put = |name: &str, text: &str| -> io::Result<()> {
         let path = format!("{pid}/{name}");
         let file = rustix::fs::openat(proc, path, OFlags::WRONLY | OFlags::CLOEXEC, FileMode::empty())?;

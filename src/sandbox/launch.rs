@@ -67,7 +67,9 @@ pub fn begin(launch: Launch<'_>, cgroup: Option<BorrowedFd<'_>>) -> Result<Runni
             drop(control);
             init::run(Task { plan, trees, stdio, host, mutants }, &line)
         }
-        Cloned::Parent { pid, pidfd } => Ok(Running { pid, pidfd, control, sequence: Sequence::default(), trees }),
+        Cloned::Parent { pid, pidfd } => {
+            Ok(Running { pid, pidfd, control, sequence: Sequence::default(), trees })
+        }
     }
 }
 

@@ -3,9 +3,9 @@
 //! without following links; nothing is ever created in a host tree.
 
 use crate::plan::{Containment, FsOp, Kind};
-use crate::sandbox::{Mutant, Mutants};
 use crate::sandbox::sources::{DEVICES, Trees, kind_of};
 use crate::sandbox::stage::wire::{AtStep, StageFault, Step};
+use crate::sandbox::{Mutant, Mutants};
 use crate::sys::mount::{Attrs, NODEV, NOEXEC, NOSUID, RDONLY, set_attrs};
 use rustix::fs::{AtFlags, CWD, Gid, Mode, OFlags, ResolveFlags, Uid};
 use rustix::io::Errno;
@@ -329,7 +329,10 @@ impl<'plan> Root<'plan> {
             let place = op.at().as_path();
             if at != place && at.starts_with(place) {
                 let host = matches!(op, FsOp::Bind { .. } | FsOp::Pin { .. } | FsOp::Protect { .. });
-                let own = matches!(op, FsOp::Scratch { .. } | FsOp::Tmpfs { .. } | FsOp::Overlay { .. } | FsOp::Mask { .. });
+                let own = matches!(
+                    op,
+                    FsOp::Scratch { .. } | FsOp::Tmpfs { .. } | FsOp::Overlay { .. } | FsOp::Mask { .. }
+                );
                 if (host || own) && nearest.is_none_or(|(n, _)| place.starts_with(n)) {
                     nearest = Some((place, host));
                 }

@@ -41,7 +41,8 @@ pub struct Trees {
 /// openat(2), open_tree(2), mount_setattr(2); ESTALE when a path no longer leads to the object that the plan
 /// was made for.
 pub fn open(sources: &[SourceRef]) -> Result<Trees, StageFault> {
-    let mut out = Trees { sources: Vec::with_capacity(sources.len()), devices: Vec::with_capacity(DEVICES.len()) };
+    let mut out =
+        Trees { sources: Vec::with_capacity(sources.len()), devices: Vec::with_capacity(DEVICES.len()) };
     for (index, source) in sources.iter().enumerate() {
         let fault = |e: io::Error| StageFault::new(Step::OpenSources, &e).at(index);
         let tree = clone_source(source).map_err(fault)?;

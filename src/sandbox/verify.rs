@@ -220,7 +220,10 @@ fn sibling(shared: &Shared<'_>, line: RawFd) -> Result<Seen, StageFault> {
     let controls = prepare(plan, shared, locked)?;
     let filter = payload::filter_words(shared);
     let mut keep = vec![line];
-    for fd in [&controls.abstract_listener, &controls.tcp, &controls.udp, &controls.loopback_udp].into_iter().flatten() {
+    for fd in [&controls.abstract_listener, &controls.tcp, &controls.udp, &controls.loopback_udp]
+        .into_iter()
+        .flatten()
+    {
         keep.push(fd.as_raw_fd());
     }
     let mut before = Seen::default();
@@ -262,10 +265,12 @@ fn prepare(plan: &Plan, shared: &Shared<'_>, locked: Option<bool>) -> Result<Con
         rustix::mount::fsconfig_create(&fs)?;
         let tree = rustix::mount::fsmount(&fs, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty())?;
         rustix::mount::move_mount(&tree, c"", CWD, LANDLOCK_PLACE, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?;
-        let control = set_attrs(tree.as_fd(), c"", false, Attrs { set: NOEXEC, ..Default::default() }).is_ok();
+        let control =
+            set_attrs(tree.as_fd(), c"", false, Attrs { set: NOEXEC, ..Default::default() }).is_ok();
         Ok(create(&format!("{LANDLOCK_PLACE}/.before")).is_ok() && control)
     };
-    let landlock_writable_before = if shared.mutants.off(Mutant::SecondNamespace) { false } else { own().at(Step::Canary)? };
+    let landlock_writable_before =
+        if shared.mutants.off(Mutant::SecondNamespace) { false } else { own().at(Step::Canary)? };
     let abstract_name = format!("stockade-canary-{}", std::process::id()).into_bytes();
     let abstract_listener = || -> Result<OwnedFd, Errno> {
         let address = SocketAddrUnix::new_abstract_name(&abstract_name)?;
@@ -360,9 +365,8 @@ fn namespaces_differ(c: &Containment, host: &HostView) -> bool {
 }
 
 fn read_only(c: &Containment) -> bool {
-    let flags_say = |path: &Path| {
-        rustix::fs::statvfs(path).is_ok_and(|s| s.f_flag.contains(StatVfsMountFlags::RDONLY))
-    };
+    let flags_say =
+        |path: &Path| rustix::fs::statvfs(path).is_ok_and(|s| s.f_flag.contains(StatVfsMountFlags::RDONLY));
     let mut held = flags_say(Path::new("/")) && refused(&create("/.canary"));
     for op in &c.fs {
         if let FsOp::Bind { at, writable: false, from } = op {
@@ -401,9 +405,8 @@ fn masked(c: &Containment) -> Option<bool> {
         let empty = match (kind, rustix::fs::open(at.as_path(), flags, Mode::empty())) {
             // A path behind another mask cannot be reached at all.
             (_, Err(Errno::NOENT | Errno::ACCESS)) => true,
-            (Kind::Dir, Ok(fd)) => rustix::fs::Dir::read_from(&fd).is_ok_and(|dir| {
-                dir.flatten().all(|e| matches!(e.file_name().to_bytes(), b"." | b".."))
-            }),
+            (Kind::Dir, Ok(fd)) => rustix::fs::Dir::read_from(&fd)
+                .is_ok_and(|dir| dir.flatten().all(|e| matches!(e.file_name().to_bytes(), b"." | b".."))),
             (_, Ok(fd)) => match rustix::io::read(&fd, &mut [0u8; 1]) {
                 Ok(n) => n == 0,
                 // A mask of a directory whose type the plan did not know.
@@ -418,7 +421,12 @@ fn masked(c: &Containment) -> Option<bool> {
 
 /// Before the filter, after close_range: whether exactly the standard descriptors and ours are open.
 fn descriptors(keep: &[RawFd]) -> Option<bool> {
-    let dir = rustix::fs::open("/proc/self/fd", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).ok()?;
+    let dir = rustix::fs::open(
+        "/proc/self/fd",
+        OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC,
+        Mode::empty(),
+    )
+    .ok()?;
     let own = dir.as_raw_fd();
     let own_stat = rustix::fs::fstat(&dir).ok()?;
     let listing = rustix::fs::Dir::read_from(&dir).ok()?;
@@ -444,8 +452,10 @@ fn identity(c: &Containment) -> bool {
     let uid = rustix::process::getuid().as_raw() == inside && rustix::process::geteuid().as_raw() == inside;
     let gid = rustix::process::getgid().as_raw() == inside && rustix::process::getegid().as_raw() == inside;
     // Rootless, the kernel does not let groups be dropped; they show as the overflow id and name nothing here.
-    let groups = rustix::process::getgroups()
-        .is_ok_and(|groups| groups.iter().all(|g| g.as_raw() == inside || g.as_raw() == 65_534) && (c.mode == crate::plan::Mode::Rootless || groups.is_empty()));
+    let groups = rustix::process::getgroups().is_ok_and(|groups| {
+        groups.iter().all(|g| g.as_raw() == inside || g.as_raw() == 65_534)
+            && (c.mode == crate::plan::Mode::Rootless || groups.is_empty())
+    });
     uid && gid && groups
 }
 
@@ -475,7 +485,8 @@ fn filter_answers(controls: &Controls) -> bool {
         && answer(libc::SYS_mount, [0; 4]) == eperm
         && answer(libc::SYS_ptrace, [u32::MAX, 0, 0, 0]) == eperm
         && controls.keyring_call_worked
-        && sys::keyring::session_id().is_err_and(|e| matches!(e.raw_os_error(), Some(libc::EPERM | libc::ENOSYS)))
+        && sys::keyring::session_id()
+            .is_err_and(|e| matches!(e.raw_os_error(), Some(libc::EPERM | libc::ENOSYS)))
         && answer(libc::SYS_io_uring_setup, [0; 4]) == enosys
         && answer(libc::SYS_clone3, [0; 4]) == enosys
         && (cfg!(not(target_arch = "x86_64")) || answer(0x4000_0000 | libc::SYS_getpid, [0; 4]) == enosys)
@@ -543,7 +554,8 @@ fn no_route(c: &Containment, controls: &Controls) -> Option<bool> {
 fn init_closed() -> bool {
     let own = rustix::fs::open("/proc/self/environ", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).is_ok();
     let closed = ["environ", "mem", "maps", "exe", "cwd", "root", "fd/0"].iter().all(|name| {
-        let opened = rustix::fs::open(format!("/proc/1/{name}"), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
+        let opened =
+            rustix::fs::open(format!("/proc/1/{name}"), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
         matches!(opened, Err(Errno::NOENT | Errno::ACCESS | Errno::PERM))
     });
     own && closed
@@ -551,20 +563,23 @@ fn init_closed() -> bool {
 
 fn proc_masked() -> bool {
     let own = rustix::fs::open("/proc/self/status", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).is_ok();
-    let closed = ["keys", "key-users", "kallsyms", "timer_list", "kcore", "sched_debug", "sysrq-trigger"].iter().all(|name| {
-        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
-        match rustix::fs::open(format!("/proc/{name}"), flags, Mode::empty()) {
-            Ok(fd) => rustix::io::read(&fd, &mut [0u8; 1]) == Ok(0),
-            Err(e) => matches!(e, Errno::NOENT | Errno::ACCESS | Errno::PERM),
-        }
-    });
+    let closed = ["keys", "key-users", "kallsyms", "timer_list", "kcore", "sched_debug", "sysrq-trigger"]
+        .iter()
+        .all(|name| {
+            let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+            match rustix::fs::open(format!("/proc/{name}"), flags, Mode::empty()) {
+                Ok(fd) => rustix::io::read(&fd, &mut [0u8; 1]) == Ok(0),
+                Err(e) => matches!(e, Errno::NOENT | Errno::ACCESS | Errno::PERM),
+            }
+        });
     let sys = rustix::fs::statvfs("/proc/sys").is_ok_and(|s| s.f_flag.contains(StatVfsMountFlags::RDONLY));
     own && closed && sys
 }
 
 fn scratch_writable(c: &Containment) -> bool {
     let Some(dir) = c.landlock.rules.iter().find(|r| {
-        r.access == LandlockAccess::Tree && c.fs.iter().any(|op| matches!(op, FsOp::Scratch { at, .. } if *at == r.at))
+        r.access == LandlockAccess::Tree
+            && c.fs.iter().any(|op| matches!(op, FsOp::Scratch { at, .. } if *at == r.at))
     }) else {
         return true;
     };

@@ -67,14 +67,22 @@ pub fn execute(plan: &Plan, facts: &HostFacts, state: &StateDir, store: &Store, 
 }
 
 fn unix_ms() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| u64::try_from(d.as_millis()).unwrap_or(u64::MAX))
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |d| u64::try_from(d.as_millis()).unwrap_or(u64::MAX))
 }
 
 fn empty(plan: &Plan, run_id: String) -> Report {
     let nothing = || Kept { head: Vec::new(), tail: Vec::new(), omitted: 0, total: 0, exceeded: None };
     Report {
         run_id,
-        outcome: Outcome::Refused(faults::sandbox("not_started", "starting", None, "not started".into(), None)),
+        outcome: Outcome::Refused(faults::sandbox(
+            "not_started",
+            "starting",
+            None,
+            "not started".into(),
+            None,
+        )),
         limit: None,
         cancelled: None,
         usage: None,
@@ -95,7 +103,7 @@ fn empty(plan: &Plan, run_id: String) -> Report {
 #[derive(Debug, Clone)]
 enum Cause {
     Limit(LimitHit),
-    Cancel(&'static str),
+    Cancel,
     Broken(Fault),
     Refused(Fault),
 }
@@ -146,10 +154,20 @@ impl<'a> Drive<'a> {
         let wanted = if mutants.off(Mutant::Limits) {
             Wanted::default()
         } else {
-            Wanted { memory: c.limits.memory, processes: c.limits.processes, cpu_percent: c.limits.cpu_percent }
+            Wanted {
+                memory: c.limits.memory,
+                processes: c.limits.processes,
+                cpu_percent: c.limits.cpu_percent,
+            }
         };
         let guard = Guard::open(plan).map_err(|e| {
-            faults::sandbox("workspace_changed", "opening the workspace", None, e.to_string(), Some("run the command again"))
+            faults::sandbox(
+                "workspace_changed",
+                "opening the workspace",
+                None,
+                e.to_string(),
+                Some("run the command again"),
+            )
         })?;
         let ids = IdSources::default();
         // The record comes before anything that it names, so that a crash at any later point is cleaned up.
@@ -177,8 +195,10 @@ impl<'a> Drive<'a> {
         let began = Instant::now();
         let result = (|| {
             let signals = block_signals().map_err(|e| internal("blocking signals", &e.to_string()))?;
-            let (stdio, ours) = streams(plan, options, id_base).map_err(|e| internal("making pipes", &e.to_string()))?;
-            let clone_dir = cgroup.as_ref().and_then(ExecCgroup::clone_dir).filter(|_| facts.cgroup.v2_clone_into);
+            let (stdio, ours) =
+                streams(plan, options, id_base).map_err(|e| internal("making pipes", &e.to_string()))?;
+            let clone_dir =
+                cgroup.as_ref().and_then(ExecCgroup::clone_dir).filter(|_| facts.cgroup.v2_clone_into);
             let launch = Launch { plan, id_base, caller: (facts.uid, facts.gid), stdio, mutants };
             let mut running = launch::begin(launch, clone_dir).map_err(|f| faults::explain(plan, f))?;
             let explained = |f: StageFault| faults::explain(plan, f);
@@ -225,11 +245,20 @@ impl<'a> Drive<'a> {
             None => None,
         };
         if disk.is_some() {
-            read_backs.push(ReadBack { protection: Protection::LimitDisk, by: "watch", gap: None, partial: false });
+            read_backs.push(ReadBack {
+                protection: Protection::LimitDisk,
+                by: "watch",
+                gap: None,
+                partial: false,
+            });
         }
         let keep = |limit| {
             let action = c.limits.output_action;
-            if options.capture { Capture::new(limit, action) } else { Capture::with_bounds(limit, action, 0, 0) }
+            if options.capture {
+                Capture::new(limit, action)
+            } else {
+                Capture::with_bounds(limit, action, 0, 0)
+            }
         };
         let Ours { stdin, stdout, stderr } = ours;
         let to = |fd: OwnedFd| if options.capture { None } else { Some(fd) };
@@ -271,7 +300,7 @@ impl<'a> Drive<'a> {
     fn run(mut self, report: &mut Report) {
         let mut dead = false;
         let mut stuck = false;
-        while !(dead && self.stdout.done() && self.stderr.done()) && !stuck {
+        while !(stuck || dead && self.stdout.done() && self.stderr.done()) {
             self.turn(&mut dead, &mut stuck);
         }
         self.finish(report, dead);
@@ -309,7 +338,8 @@ impl<'a> Drive<'a> {
                 add(write, outlet.wants_room(), PollFlags::OUT);
             }
         }
-        let timeout = if *dead && (self.stdout.wants_input().is_some() || self.stderr.wants_input().is_some()) {
+        let timeout = if *dead && (self.stdout.wants_input().is_some() || self.stderr.wants_input().is_some())
+        {
             Some(Duration::ZERO)
         } else {
             self.timeout()
@@ -420,15 +450,17 @@ impl<'a> Drive<'a> {
             }
             self.signals_seen += 1;
             let name = signal_name(signal);
-            let first = *self.first_signal.get_or_insert(name);
+            self.first_signal.get_or_insert(name);
             if dead {
                 // Only an unread output is left; whoever insists does not want it.
                 self.stdout.abandon();
                 self.stderr.abandon();
-            } else if self.signals_seen > 1 || !self.started {
-                self.kill(Cause::Cancel(first));
-            } else if self.running.tell(Message::Signal { number: signal as i32 }).is_err() {
-                self.kill(Cause::Cancel(first));
+            } else {
+                // An init that takes no more messages is one that is ending.
+                let again = self.signals_seen > 1 || !self.started;
+                if again || self.running.tell(Message::Signal { number: signal as i32 }).is_err() {
+                    self.kill(Cause::Cancel);
+                }
             }
         }
     }
@@ -478,13 +510,21 @@ impl<'a> Drive<'a> {
                 Ok(()) => {
                     if cgroup.clone_dir().is_some() {
                         let by = "cgroup-membership";
-                        self.read_backs.push(ReadBack { protection: Protection::Kill, by, gap: None, partial: false });
+                        self.read_backs.push(ReadBack {
+                            protection: Protection::Kill,
+                            by,
+                            gap: None,
+                            partial: false,
+                        });
                     }
                 }
                 Err(e) => {
-                    for protection in
-                        [Protection::Kill, Protection::LimitMemory, Protection::LimitProcesses, Protection::LimitCpu]
-                    {
+                    for protection in [
+                        Protection::Kill,
+                        Protection::LimitMemory,
+                        Protection::LimitProcesses,
+                        Protection::LimitCpu,
+                    ] {
                         self.read_backs.push(missing(protection, &e.to_string()));
                     }
                 }
@@ -493,9 +533,16 @@ impl<'a> Drive<'a> {
         match self.running.namespaces_read_back(c.own_network) {
             Some(true) => {
                 let by = "namespace-inodes";
-                self.read_backs.push(ReadBack { protection: Protection::Namespaces, by, gap: None, partial: false });
+                self.read_backs.push(ReadBack {
+                    protection: Protection::Namespaces,
+                    by,
+                    gap: None,
+                    partial: false,
+                });
             }
-            Some(false) => self.read_backs.push(missing(Protection::Namespaces, "init is in a namespace of ours")),
+            Some(false) => {
+                self.read_backs.push(missing(Protection::Namespaces, "init is in a namespace of ours"))
+            }
             None => {}
         }
         match self.cached {
@@ -604,7 +651,8 @@ impl<'a> Drive<'a> {
         self.cause.get_or_insert(cause);
         if self.grace_until.is_none() {
             let told = self.running.tell(Message::Signal { number: libc::SIGTERM });
-            self.grace_until = if told.is_ok() { Instant::now().checked_add(Duration::from_millis(grace)) } else { None };
+            self.grace_until =
+                if told.is_ok() { Instant::now().checked_add(Duration::from_millis(grace)) } else { None };
             if self.grace_until.is_none() {
                 self.kill_tree();
             }
@@ -694,14 +742,14 @@ impl<'a> Drive<'a> {
                 report.limit = Some(hit);
                 Outcome::Finished(finished)
             }
-            Some(Cause::Cancel(_)) if !self.started => Outcome::Refused(faults::sandbox(
+            Some(Cause::Cancel) if !self.started => Outcome::Refused(faults::sandbox(
                 "cancelled",
                 "starting",
                 None,
                 "cancelled before the command started".into(),
                 None,
             )),
-            Some(Cause::Cancel(_)) => Outcome::Finished(finished),
+            Some(Cause::Cancel) => Outcome::Finished(finished),
             None if self.started && self.ended.is_some() => Outcome::Finished(finished),
             None => {
                 let fault = faults::sandbox(
@@ -709,7 +757,9 @@ impl<'a> Drive<'a> {
                     "supervising",
                     None,
                     match init_status {
-                        Some(r) if r.status & 0x7f != 0 => format!("init was killed by signal {}", r.status & 0x7f),
+                        Some(r) if r.status & 0x7f != 0 => {
+                            format!("init was killed by signal {}", r.status & 0x7f)
+                        }
                         _ => "init ended without a word".to_owned(),
                     },
                     Some("was it killed from outside, or is the host out of memory?"),
@@ -723,9 +773,11 @@ impl<'a> Drive<'a> {
             report.outcome = Outcome::Broken(faults::sandbox(
                 "protected_not_moved",
                 "moving created protected paths aside",
-                report.protected_created.iter().find(|p| p.moved_to.is_none()).map(|p| {
-                    crate::base::text::visible(p.path.as_bytes())
-                }),
+                report
+                    .protected_created
+                    .iter()
+                    .find(|p| p.moved_to.is_none())
+                    .map(|p| crate::base::text::visible(p.path.as_bytes())),
                 "a path that would run code on the host was created and could not be moved".to_owned(),
                 Some("look at it before you use any tool in this directory"),
             ));
@@ -890,7 +942,9 @@ fn usage(
     let memory_peak_bytes = match from_cgroup(stats.map(|s| &s.memory_peak)) {
         Some(v) => Measured { value: Some(v), from: "cgroup: the whole tree" },
         None => match ended {
-            Some((_, _, kib)) => Measured { value: Some(kib * 1024), from: "wait4: the largest single process" },
+            Some((_, _, kib)) => {
+                Measured { value: Some(kib * 1024), from: "wait4: the largest single process" }
+            }
             None => Measured { value: None, from: "the command was killed and no cgroup counted" },
         },
     };

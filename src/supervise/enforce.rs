@@ -63,10 +63,8 @@ fn line(c: &Containment, protection: Protection, seen: Option<Seen>, read_backs:
         Some(gap) if partial => make(Got::Partial, by, Some(gap)),
         Some(gap) => make(Got::Absent, by, Some(gap)),
         None if by.is_empty() => {
-            let gap = Gap {
-                what: "nothing confirmed it".to_owned(),
-                remedy: "run with --verify live".to_owned(),
-            };
+            let gap =
+                Gap { what: "nothing confirmed it".to_owned(), remedy: "run with --verify live".to_owned() };
             make(Got::Absent, by, Some(gap))
         }
         None => make(Got::Enforced, by, None),

@@ -14,7 +14,13 @@ pub const EXIT_NOT_EXECUTABLE: u8 = 126;
 pub const EXIT_NOT_FOUND: u8 = 127;
 
 /// A fault of the sandbox without a stage.
-pub fn sandbox(code: &'static str, stage: &str, object: Option<String>, message: String, hint: Option<&str>) -> Fault {
+pub fn sandbox(
+    code: &'static str,
+    stage: &str,
+    object: Option<String>,
+    message: String,
+    hint: Option<&str>,
+) -> Fault {
     Fault {
         code,
         boundary: Boundary::Sandbox,
@@ -54,9 +60,11 @@ pub fn explain(plan: &Plan, fault: StageFault) -> Fault {
             source(),
             Some("it was replaced between planning and opening; run the command again"),
         ),
-        (Step::OpenSources, _) => {
-            ("source_unreachable", source(), Some("sources are opened with your own rights; choose one that you may read"))
-        }
+        (Step::OpenSources, _) => (
+            "source_unreachable",
+            source(),
+            Some("sources are opened with your own rights; choose one that you may read"),
+        ),
         (Step::AwaitIdMaps, libc::EINVAL | libc::EOPNOTSUPP) if source().is_some() => (
             "idmap_unsupported",
             source(),
@@ -73,14 +81,20 @@ pub fn explain(plan: &Plan, fault: StageFault) -> Fault {
         (Step::MountTable, libc::ENOENT) => (
             "mount_point_missing",
             mount(),
-            Some("the mount point does not exist in the tree below it, and none is created on the host: create it first"),
+            Some(
+                "the mount point does not exist in the tree below it, and none is created on the host: create it first",
+            ),
         ),
-        (Step::MountTable, libc::ELOOP) => {
-            ("mount_point_link", mount(), Some("a mount point may not lie behind a symbolic link: name the real path"))
-        }
-        (Step::MountTable, libc::ESTALE) => {
-            ("mount_point_changed", mount(), Some("it was replaced between planning and mounting; run the command again"))
-        }
+        (Step::MountTable, libc::ELOOP) => (
+            "mount_point_link",
+            mount(),
+            Some("a mount point may not lie behind a symbolic link: name the real path"),
+        ),
+        (Step::MountTable, libc::ESTALE) => (
+            "mount_point_changed",
+            mount(),
+            Some("it was replaced between planning and mounting; run the command again"),
+        ),
         (Step::MountTable, libc::ENOSPC) => (
             "scratch_too_small",
             mount(),
@@ -96,9 +110,13 @@ pub fn explain(plan: &Plan, fault: StageFault) -> Fault {
         (Step::MaskLost, _) => (
             "mask_lost",
             None,
-            Some("a masked or protected path was renamed or replaced on the host; `--set workspace.access=overlay` is proof against that"),
+            Some(
+                "a masked or protected path was renamed or replaced on the host; `--set workspace.access=overlay` is proof against that",
+            ),
         ),
-        (Step::SelfCheck, _) => ("self_check", None, Some("this is a defect of the kernel or of stockade: report it")),
+        (Step::SelfCheck, _) => {
+            ("self_check", None, Some("this is a defect of the kernel or of stockade: report it"))
+        }
         (Step::Unshare, _) => ("namespaces", None, Some("run `stockade doctor`")),
         _ => ("stage_failed", None, Some("run `stockade doctor`")),
     };

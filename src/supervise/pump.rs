@@ -218,7 +218,8 @@ mod tests {
     fn bytes_arrive_unchanged_through_small_pipes() {
         let (command_read, command_write) = nonblocking();
         let (caller_read, caller_write) = pipe_with(PipeFlags::CLOEXEC).unwrap();
-        let mut outlet = Outlet::new(Some(command_read), Some(caller_write), Capture::new(None, OutputAction::Truncate));
+        let mut outlet =
+            Outlet::new(Some(command_read), Some(caller_write), Capture::new(None, OutputAction::Truncate));
         let data: Vec<u8> = (0..300_000u32).map(|n| (n * 7 % 251) as u8).collect();
         let (mut written, mut got) = (0, Vec::new());
         let mut writer = Some(command_write);
@@ -273,7 +274,8 @@ mod tests {
         let (command_read, command_write) = nonblocking();
         let (caller_read, caller_write) = pipe_with(PipeFlags::CLOEXEC).unwrap();
         drop(caller_read);
-        let mut outlet = Outlet::new(Some(command_read), Some(caller_write), Capture::new(None, OutputAction::Truncate));
+        let mut outlet =
+            Outlet::new(Some(command_read), Some(caller_write), Capture::new(None, OutputAction::Truncate));
         rustix::io::write(&command_write, b"x").unwrap();
         outlet.read(false);
         outlet.write();

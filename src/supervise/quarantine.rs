@@ -38,14 +38,15 @@ impl Guard {
             FsOp::Bind { from, at, .. } if *from == watch.source => Some(at),
             _ => None,
         });
-        let known = c
-            .fs
-            .iter()
-            .filter_map(|op| match (op, at) {
-                (FsOp::Protect { at: place, .. }, Some(base)) => Some(place.below(base)?.as_path().to_path_buf()),
-                _ => None,
-            })
-            .collect();
+        let known =
+            c.fs.iter()
+                .filter_map(|op| match (op, at) {
+                    (FsOp::Protect { at: place, .. }, Some(base)) => {
+                        Some(place.below(base)?.as_path().to_path_buf())
+                    }
+                    _ => None,
+                })
+                .collect();
         let mut guard = Self { root, missing: watch.missing.clone(), known };
         // What is there before the command starts was not created by it.
         let mut before = guard.matches_now();
@@ -115,7 +116,8 @@ impl Guard {
         match rustix::fs::openat2(&self.root, path, flags, Mode::empty(), resolve) {
             // A link in last place: openat2 refuses it under NO_SYMLINKS, O_PATH|O_NOFOLLOW names it.
             Err(Errno::LOOP) => {
-                let parent = self.at(path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new(".")))?;
+                let parent =
+                    self.at(path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new(".")))?;
                 rustix::fs::openat(&parent, path.file_name().unwrap_or_default(), flags, Mode::empty())
             }
             other => other,
@@ -126,7 +128,9 @@ impl Guard {
         let path = if dir.as_os_str().is_empty() { Path::new(".") } else { dir };
         let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NONBLOCK;
-        let Ok(fd) = rustix::fs::openat2(&self.root, path, flags, Mode::empty(), resolve) else { return Vec::new() };
+        let Ok(fd) = rustix::fs::openat2(&self.root, path, flags, Mode::empty(), resolve) else {
+            return Vec::new();
+        };
         let Ok(entries) = rustix::fs::Dir::new(fd) else { return Vec::new() };
         entries
             .flatten()

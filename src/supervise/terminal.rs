@@ -1,7 +1,9 @@
 //! The caller's terminal while a command has one of its own: raw, its size passed on, and put back afterwards
 //! however the command ended.
 
-use rustix::termios::{OptionalActions, Termios, Winsize, isatty, tcgetattr, tcgetwinsize, tcsetattr, tcsetwinsize};
+use rustix::termios::{
+    OptionalActions, Termios, Winsize, isatty, tcgetattr, tcgetwinsize, tcsetattr, tcsetwinsize,
+};
 use std::io;
 use std::os::fd::OwnedFd;
 
@@ -39,7 +41,8 @@ impl Terminal {
     /// Gives the command's terminal the size of the caller's, or 80 by 24 when that has none.
     pub fn resize(&self) {
         let fallback = Winsize { ws_row: 24, ws_col: 80, ws_xpixel: 0, ws_ypixel: 0 };
-        let size = tcgetwinsize(std::io::stdin()).or_else(|_| tcgetwinsize(std::io::stdout())).unwrap_or(fallback);
+        let size =
+            tcgetwinsize(std::io::stdin()).or_else(|_| tcgetwinsize(std::io::stdout())).unwrap_or(fallback);
         // A terminal that is just going away has no size to set.
         let _ = tcsetwinsize(&self.master, size);
     }

@@ -61,7 +61,9 @@ pub fn occupy_standard() -> io::Result<()> {
     loop {
         // SAFETY: a NUL-terminated constant; the descriptor is either above the standard ones and closed here, or
         // meant to stay.
-        let fd = check(libc::c_long::from(unsafe { libc::open(c"/dev/null".as_ptr(), libc::O_RDWR | libc::O_CLOEXEC) }))?;
+        let fd = check(libc::c_long::from(unsafe {
+            libc::open(c"/dev/null".as_ptr(), libc::O_RDWR | libc::O_CLOEXEC)
+        }))?;
         if fd > 2 {
             // SAFETY: just opened, owned by nobody else.
             unsafe { libc::close(fd as RawFd) };

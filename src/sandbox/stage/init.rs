@@ -122,7 +122,9 @@ fn stages(task: Task<'_>, control: &OwnedFd) -> Result<(), StageFault> {
     let io = match (&stdio, &terminal) {
         (_, Some((_, slave))) => payload::Io::Terminal(slave),
         (Stdio::Pipes(pipes), None) => payload::Io::Pipes(pipes),
-        (Stdio::Terminal, None) => return Err(StageFault { step: Step::Terminal, errno: libc::EBADF, index: 0 }),
+        (Stdio::Terminal, None) => {
+            return Err(StageFault { step: Step::Terminal, errno: libc::EBADF, index: 0 });
+        }
     };
     let started = payload::start(&shared, io)?;
     drop(terminal);
@@ -151,7 +153,8 @@ fn keep_only(control: &OwnedFd, trees: Option<&Trees>, stdio: &Stdio) -> Result<
 /// The signal of prctl(2) PR_SET_PDEATHSIG is lost at every change of identity, so it is set anew after those;
 /// an owner that died before is noticed at the next read of the control socket.
 fn die_with_owner() -> Result<(), StageFault> {
-    rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL)).at(Step::DieWithOwner)
+    rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))
+        .at(Step::DieWithOwner)
 }
 
 fn say(control: &OwnedFd, message: Message, step: Step) -> Result<(), StageFault> {
@@ -185,7 +188,8 @@ fn enter_cgroups(control: &OwnedFd) -> Result<(), StageFault> {
 fn become_init(plan: &Plan, mutants: Mutants) -> Result<(), StageFault> {
     let ids = &plan.containment.ids;
     if plan.containment.mode == Mode::Privileged {
-        rustix::thread::set_capabilities_secure_bits(CapabilitiesSecureBits::NO_SETUID_FIXUP).at(Step::BecomeInit)?;
+        rustix::thread::set_capabilities_secure_bits(CapabilitiesSecureBits::NO_SETUID_FIXUP)
+            .at(Step::BecomeInit)?;
         if !mutants.off(Mutant::Groups) {
             rustix::thread::set_thread_groups(&[]).at(Step::BecomeInit)?;
         }
@@ -210,7 +214,8 @@ fn open_terminal(plan: &Plan) -> io::Result<(OwnedFd, OwnedFd)> {
     let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC;
     let master = rustix::fs::open("/dev/pts/ptmx", flags, FileMode::empty())?;
     rustix::pty::unlockpt(&master)?;
-    let open = rustix::pty::OpenptFlags::RDWR | rustix::pty::OpenptFlags::NOCTTY | rustix::pty::OpenptFlags::CLOEXEC;
+    let open =
+        rustix::pty::OpenptFlags::RDWR | rustix::pty::OpenptFlags::NOCTTY | rustix::pty::OpenptFlags::CLOEXEC;
     let slave = rustix::pty::ioctl_tiocgptpeer(&master, open)?;
     let ids = &plan.containment.ids;
     let (uid, gid) = (rustix::fs::Uid::from_raw(ids.outer_uid), rustix::fs::Gid::from_raw(ids.outer_gid));

@@ -72,7 +72,11 @@ pub fn read_line(line: &OwnedFd) -> Option<StageFault> {
     let mut raw = [0u8; 8];
     match rustix::io::read(line, &mut raw) {
         Ok(0) => None,
-        Ok(8) => Some(StageFault::decode(raw).unwrap_or(StageFault { step: Step::Execute, errno: libc::EPROTO, index: 0 })),
+        Ok(8) => Some(StageFault::decode(raw).unwrap_or(StageFault {
+            step: Step::Execute,
+            errno: libc::EPROTO,
+            index: 0,
+        })),
         _ => Some(StageFault { step: Step::Execute, errno: libc::EPROTO, index: 0 }),
     }
 }
@@ -146,7 +150,7 @@ pub fn second_namespace(shared: &Shared<'_>) -> Result<(), StageFault> {
 fn place_stdio(io: Io<'_>) -> Result<(), StageFault> {
     // Sources first moved above the standard numbers, so that no dup2 overwrites one still to come.
     let sources: Vec<OwnedFd> = match io {
-        Io::Pipes(pipes) => pipes.iter().map(|p| high(p)).collect::<Result<_, _>>()?,
+        Io::Pipes(pipes) => pipes.iter().map(high).collect::<Result<_, _>>()?,
         Io::Terminal(slave) => (0..3).map(|_| high(slave)).collect::<Result<_, _>>()?,
     };
     for (number, source) in sources.iter().enumerate() {
@@ -257,7 +261,8 @@ impl Program {
         let candidates = candidates
             .into_iter()
             .map(|path| {
-                let found = rustix::fs::stat(std::path::Path::new(std::ffi::OsStr::from_bytes(&path))).is_ok();
+                let found =
+                    rustix::fs::stat(std::path::Path::new(std::ffi::OsStr::from_bytes(&path))).is_ok();
                 Ok((CString::new(path).map_err(nul)?, found))
             })
             .collect::<Result<_, _>>()?;
