@@ -113,7 +113,12 @@ fn bad_input_has_its_message_and_runs_nothing() {
     place.write("home/.config/stockade/profiles/broken.toml", "version = 1\n[limits]\nmemroy = \"1GiB\"\n");
     place.write("work/big.toml", &"#".repeat(70_000));
     place.write("work/file", "");
+    place.write(
+        "home/.config/stockade/profiles/narrow.toml",
+        "version = 1\nextends = \"offline\"\n[grants]\nenv = []\ntmpfs = false\n",
+    );
     symlink("loop", place.at("work/loop")).unwrap();
+    symlink("nowhere", place.at("home/link")).unwrap();
     std::fs::create_dir(place.at("work/dir")).unwrap();
     let long = format!("/{}", "x".repeat(300));
     let mut all = String::new();
@@ -153,14 +158,14 @@ fn bad_input_has_its_message_and_runs_nothing() {
         &["--timeout", "2h"],
         &["--timeout", "0"],
         &["--timeout", "soon"],
-        &["--profile", "strict", "--env", "A=b"],
-        &["--profile", "strict", "--tmpfs", "/cache"],
+        &["--profile", "narrow", "--env", "A=b"],
+        &["--profile", "narrow", "--tmpfs", "/cache"],
         &["--state-dir", "relative"],
         &["--result-fd", "1"],
         &["--result-fd", "77"],
         &["--result-file", "result.json"],
         &["--result-file", "nosuch/result.json"],
-        &["--result-file", "/dev/null"],
+        &["--result-file", "../home/link"],
     ] {
         let line: Vec<&str> =
             ["exec"].into_iter().chain(args.iter().copied()).chain(["--", "true"]).collect();
