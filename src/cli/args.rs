@@ -2,7 +2,7 @@
 
 use super::exit;
 use crate::base::text::visible;
-use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::error::ErrorKind;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt as _;
@@ -300,17 +300,15 @@ fn mistake(error: &clap::Error, args: &[OsString], exec: bool) -> Stop {
     };
     let text = error.render().to_string();
     let first = text.lines().next().unwrap_or_default();
-    let mut message = match error.kind() {
+    let message = match error.kind() {
         ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand | ErrorKind::MissingSubcommand => {
             "a command is missing".to_owned()
         }
         _ => first.strip_prefix("error: ").unwrap_or(first).to_owned(),
     };
-    // A list that clap writes on the lines below.
-    if let Some(ContextValue::Strings(missing)) = error.get(ContextKind::InvalidArg)
-        && error.kind() == ErrorKind::MissingRequiredArgument
-    {
-        message = format!("{} {}", message.trim_end_matches(':'), missing.join(" "));
+    if error.kind() == ErrorKind::MissingRequiredArgument && exec {
+        let hint = format!("write it after the options, as in `stockade exec -- make test`; {help}");
+        return Stop::Mistake { message: "the command to run is missing".to_owned(), hint, exec };
     }
     let listed = text.lines().map(str::trim).find(|l| l.starts_with("[possible values"));
     let tip = text.lines().find_map(|l| l.trim().strip_prefix("tip: "));

@@ -3,7 +3,7 @@
 
 use super::args::Doctor;
 use super::meant::{self, Caller};
-use super::render::{list, safe};
+use super::render::{self, list, safe};
 use super::{args, exec, exit, fault, host, policy, print};
 use crate::plan::{Fact, HostFacts, Mode};
 use crate::policy::{Candidate, DEFAULT_PROFILE, EmbeddedOnly, embedded_names, load};
@@ -196,9 +196,10 @@ fn text(report: &Report<'_>) -> String {
         let state = if c.works { "works" } else { "MISSING" };
         let what = if c.works { c.gives.to_owned() } else { format!("lost: {}", c.gives) };
         let _ = writeln!(out, "{:<width$}  {state:<7}  {what}", c.name);
+        let indent = " ".repeat(width + 11);
         for (label, text) in [("why", &c.why), ("remedy", &c.remedy)] {
             if let Some(text) = text {
-                let _ = writeln!(out, "{:<width$}  {label:>7}: {}", "", safe(text));
+                let _ = writeln!(out, "{:<width$}  {label:>7}: {}", "", render::block(text, &indent));
             }
         }
     }

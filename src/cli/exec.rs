@@ -85,8 +85,21 @@ pub fn plan(
 fn execute(exec: &Exec, delivery: &mut Delivery, about: &mut About) -> Result<Report, Fault> {
     let mutants = mutants(exec)?;
     let Ready { policy, request, caller } = meant(exec)?;
-    about.policy(&policy);
-    let path = host::state_path(exec.state.state_dir.as_ref(), &caller)?;
+    about.profile(&policy);
+    let result = launch(exec, delivery, about, mutants, (&policy, &request, &caller));
+    // The plan has it; where there is none it is worth a moment.
+    about.policy_digest.get_or_insert_with(|| policy.digest());
+    result
+}
+
+fn launch(
+    exec: &Exec,
+    delivery: &mut Delivery,
+    about: &mut About,
+    mutants: Mutants,
+    (policy, request, caller): (&Policy, &Request, &Caller),
+) -> Result<Report, Fault> {
+    let path = host::state_path(exec.state.state_dir.as_ref(), caller)?;
     let (state, store, state_real) = host::open(&path)?;
     let facts = host::facts(Some(&store))?;
     let boot = Host { boot_id: &facts.boot_id, proc: Path::new("/proc") };
@@ -94,7 +107,8 @@ fn execute(exec: &Exec, delivery: &mut Delivery, about: &mut About) -> Result<Re
     if !exec.quiet {
         tell(&kept(&recovered));
     }
-    let planned = plan(&policy, &request, &facts, &caller, Some(&state_real))?;
+    let planned = plan(policy, request, &facts, caller, Some(&state_real))?;
+    about.policy_digest = Some(planned.containment.policy_digest);
     delivery.check(&planned)?;
     about.own_network = planned.containment.own_network;
     let options = Options {
@@ -110,7 +124,7 @@ fn execute(exec: &Exec, delivery: &mut Delivery, about: &mut About) -> Result<Re
     }
     // The facts had promised more than the host gives: it may have changed since they were found out.
     again(&report, &facts, &store, |fresh| {
-        let planned = plan(&policy, &request, fresh, &caller, Some(&state_real))?;
+        let planned = plan(policy, request, fresh, caller, Some(&state_real))?;
         Ok(drive::execute(&planned, fresh, &state, &store, &options))
     })
     .unwrap_or(Ok(report))

@@ -283,7 +283,7 @@ impl<'a> Explanation<'a> {
         page.names_of("preferred", self.preferred.iter().copied());
         for cannot in &self.cannot {
             page.line("not to be had here", &format!("{}: {}", cannot.protection.key(), cannot.gap.what));
-            page.line("", &format!("remedy: {}", cannot.gap.remedy));
+            page.line("", &format!("remedy: {}", cannot.gap.remedy.lines().next().unwrap_or_default()));
         }
         if self.cannot.is_empty() {
             page.line("not to be had here", "nothing is missing");

@@ -42,19 +42,39 @@ pub fn safe(text: &str) -> String {
     out
 }
 
-/// `stockade: BOUNDARY/STAGE: OBJECT: message`, and the hint on a line of its own.
+/// `stockade: BOUNDARY/STAGE: OBJECT: message`, and the hint on lines of its own.
 pub fn fault(fault: &Fault) -> String {
     let mut out = format!("stockade: {}/{}: ", boundary(fault.boundary), safe(&fault.stage));
-    if let Some(object) = &fault.object {
+    // Many messages are sentences about their object.
+    if let Some(object) = fault.object.as_ref().filter(|o| !fault.message.contains(o.as_str())) {
         out.push_str(&safe(object));
         out.push_str(": ");
     }
-    out.push_str(&safe(&fault.message));
+    // The words say it; the number is for programs, which have `errno` names.
+    let message = match fault.message.rsplit_once(" (os error ") {
+        Some((words, number)) if number.ends_with(')') => words,
+        _ => &fault.message,
+    };
+    out.push_str(&safe(message));
     out.push('\n');
     if let Some(hint) = &fault.hint {
         out.push_str("hint: ");
-        out.push_str(&safe(hint));
+        out.push_str(&block(hint, "      "));
         out.push('\n');
+    }
+    out
+}
+
+/// A text of ours that may have several lines (a file to be written, say), each safe and, after the first, indented:
+/// none of them can pass for a line of another kind.
+pub fn block(text: &str, indent: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for (n, line) in text.trim_end().split('\n').enumerate() {
+        if n > 0 {
+            out.push('\n');
+            out.push_str(if line.is_empty() { "" } else { indent });
+        }
+        out.push_str(&safe(line));
     }
     out
 }
@@ -171,12 +191,13 @@ mod tests {
             stage: "mounting".into(),
             object: Some("/a\nstockade: sandbox: forged\x1b]0;".into()),
             message: "no\rthing".into(),
-            hint: Some("do\u{9b}this".into()),
+            hint: Some("do\u{9b}this:\nstockade: x".into()),
             exit_code: 125,
         });
         insta::assert_snapshot!(text, @r"
         stockade: sandbox/mounting: /a\u{a}stockade: sandbox: forged\u{1b}]0;: no\u{d}thing
-        hint: do\u{9b}this
+        hint: do\u{9b}this:
+              stockade: x
         ");
     }
 

@@ -30,11 +30,10 @@ pub struct About {
 }
 
 impl About {
-    /// Notes the policy.
-    pub fn policy(&mut self, policy: &Policy) {
+    /// Notes the profile.
+    pub fn profile(&mut self, policy: &Policy) {
         self.profile =
             policy.origins.first().map(|o| Profile { name: policy.name.clone(), origin: o.clone() });
-        self.policy_digest = Some(policy.digest());
     }
 }
 

@@ -18,7 +18,7 @@ const SUBDIRS: [&str; 3] = ["live", "ids", "cache"];
 /// The values that decide where it lies.
 #[derive(Debug, Clone, Default)]
 pub struct Places {
-    /// `--state`.
+    /// `--state-dir`.
     pub flag: Option<PathBuf>,
     /// `STOCKADE_STATE`.
     pub stockade_state: Option<OsString>,
@@ -34,7 +34,7 @@ pub struct Places {
 #[derive(Debug, thiserror::Error)]
 pub enum StateError {
     /// No value names one.
-    #[error("no place for the state directory: HOME is not set; give --state or STOCKADE_STATE")]
+    #[error("no place for the state directory: HOME is not set; give --state-dir or STOCKADE_STATE")]
     Nowhere,
     /// A relative path would mean another directory for every caller.
     #[error("the state directory {} is not an absolute path", path.display())]
