@@ -1,0 +1,292 @@
+//! Canonical encoding and digests: RFC 8785 JSON without floats, and bytes that are not UTF-8 written
+//! as `{"b64": …}`, so that two hosts which mean the same thing produce the same bytes.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as B64;
+use serde::{Deserialize, Serialize, Serializer};
+use sha2::{Digest as _, Sha256};
+use std::ffi::{OsStr, OsString};
+use std::fmt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+
+/// A SHA-256 digest; printed and serialised as `sha256:` and 64 hexadecimal digits.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Digest([u8; 32]);
+
+impl Digest {
+    /// The digest of `bytes`.
+    pub fn of(bytes: &[u8]) -> Self {
+        Self(Sha256::digest(bytes).into())
+    }
+
+    /// The digest of the canonical encoding of `value`.
+    ///
+    /// # Errors
+    /// When `value` cannot be represented as JSON without floats.
+    pub fn of_canonical<T: Serialize>(value: &T) -> Result<Self, CanonError> {
+        Ok(Self::of(&canonical_json(value)?))
+    }
+
+    /// The 64 hexadecimal digits without a prefix.
+    pub fn hex(&self) -> String {
+        hex(&self.0)
+    }
+
+    /// The raw 32 bytes.
+    pub fn bytes(&self) -> &[u8; 32] {
+        &self.0
+    }
+}
+
+impl fmt::Display for Digest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "sha256:{}", self.hex())
+    }
+}
+
+impl fmt::Debug for Digest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl Serialize for Digest {
+    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        s.collect_str(self)
+    }
+}
+
+impl schemars::JsonSchema for Digest {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "Digest".into()
+    }
+    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        schemars::json_schema!({ "type": "string", "pattern": "^sha256:[0-9a-f]{64}$" })
+    }
+}
+
+/// Lower-case hexadecimal of `bytes`.
+pub fn hex(bytes: &[u8]) -> String {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    let mut out = String::with_capacity(bytes.len() * 2);
+    for b in bytes {
+        out.push(char::from(DIGITS[usize::from(b >> 4)]));
+        out.push(char::from(DIGITS[usize::from(b & 15)]));
+    }
+    out
+}
+
+/// Why a value has no canonical encoding.
+#[derive(Debug, thiserror::Error)]
+pub enum CanonError {
+    /// Floats have no single spelling and are not used in any Stockade format.
+    #[error("a floating-point number has no canonical encoding")]
+    Float,
+    /// The value does not fit the JSON data model.
+    #[error("value does not fit JSON")]
+    Json(#[from] serde_json::Error),
+}
+
+/// The canonical JSON bytes of `value` (RFC 8785, floats refused).
+///
+/// # Errors
+/// When `value` holds a float or does not fit JSON.
+pub fn canonical_json<T: Serialize>(value: &T) -> Result<Vec<u8>, CanonError> {
+    let value = serde_json::to_value(value)?;
+    let mut out = Vec::with_capacity(4096);
+    write_value(&mut out, &value)?;
+    Ok(out)
+}
+
+fn write_value(out: &mut Vec<u8>, value: &serde_json::Value) -> Result<(), CanonError> {
+    use serde_json::Value;
+    match value {
+        Value::Number(n) if n.is_f64() => return Err(CanonError::Float),
+        Value::Array(items) => {
+            out.push(b'[');
+            for (i, item) in items.iter().enumerate() {
+                if i > 0 {
+                    out.push(b',');
+                }
+                write_value(out, item)?;
+            }
+            out.push(b']');
+        }
+        Value::Object(map) => {
+            let mut keys: Vec<&String> = map.keys().collect();
+            keys.sort_by(|a, b| a.encode_utf16().cmp(b.encode_utf16()));
+            out.push(b'{');
+            for (i, key) in keys.into_iter().enumerate() {
+                if i > 0 {
+                    out.push(b',');
+                }
+                serde_json::to_writer(&mut *out, key)?;
+                out.push(b':');
+                write_value(out, &map[key])?;
+            }
+            out.push(b'}');
+        }
+        scalar => serde_json::to_writer(&mut *out, scalar)?,
+    }
+    Ok(())
+}
+
+/// An operating-system string: any bytes but NUL. Serialised as a string when it is UTF-8, else as
+/// `{"b64": …}`; reads both.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct OsBytes(Vec<u8>);
+
+impl OsBytes {
+    /// The bytes.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    /// As an `OsStr`, without a copy.
+    pub fn as_os_str(&self) -> &OsStr {
+        OsStr::from_bytes(&self.0)
+    }
+
+    /// Takes the bytes out.
+    pub fn into_os_string(self) -> OsString {
+        OsString::from_vec(self.0)
+    }
+}
+
+impl From<&str> for OsBytes {
+    fn from(s: &str) -> Self {
+        Self(s.as_bytes().to_vec())
+    }
+}
+
+impl From<String> for OsBytes {
+    fn from(s: String) -> Self {
+        Self(s.into_bytes())
+    }
+}
+
+impl From<Vec<u8>> for OsBytes {
+    fn from(s: Vec<u8>) -> Self {
+        Self(s)
+    }
+}
+
+impl From<&OsStr> for OsBytes {
+    fn from(s: &OsStr) -> Self {
+        Self(s.as_bytes().to_vec())
+    }
+}
+
+impl From<OsString> for OsBytes {
+    fn from(s: OsString) -> Self {
+        Self(s.into_vec())
+    }
+}
+
+impl fmt::Debug for OsBytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.as_os_str(), f)
+    }
+}
+
+#[derive(Serialize)]
+struct B64Form {
+    b64: String,
+}
+
+impl Serialize for OsBytes {
+    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        match std::str::from_utf8(&self.0) {
+            Ok(text) => s.serialize_str(text),
+            Err(_) => B64Form { b64: B64.encode(&self.0) }.serialize(s),
+        }
+    }
+}
+
+/// By hand rather than untagged, so that a wrong type is named and its place in the file is kept.
+struct OsBytesVisitor;
+
+impl<'de> serde::de::Visitor<'de> for OsBytesVisitor {
+    type Value = OsBytes;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a string or { b64 = \"…\" }")
+    }
+
+    fn visit_str<E: serde::de::Error>(self, s: &str) -> Result<OsBytes, E> {
+        Ok(s.into())
+    }
+
+    fn visit_map<A: serde::de::MapAccess<'de>>(self, mut map: A) -> Result<OsBytes, A::Error> {
+        use serde::de::Error as _;
+        let mut found = None;
+        while let Some(key) = map.next_key::<String>()? {
+            if key != "b64" {
+                return Err(A::Error::unknown_field(&key, &["b64"]));
+            }
+            if found.is_some() {
+                return Err(A::Error::duplicate_field("b64"));
+            }
+            let text = map.next_value::<String>()?;
+            found = Some(B64.decode(text).map_err(|_| A::Error::custom("`b64` is not base64"))?);
+        }
+        found.map(OsBytes).ok_or_else(|| A::Error::missing_field("b64"))
+    }
+}
+
+impl<'de> Deserialize<'de> for OsBytes {
+    fn deserialize<D: serde::Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        d.deserialize_any(OsBytesVisitor)
+    }
+}
+
+impl schemars::JsonSchema for OsBytes {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "Text".into()
+    }
+    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        schemars::json_schema!({
+            "anyOf": [
+                { "type": "string" },
+                { "type": "object", "properties": { "b64": { "type": "string", "contentEncoding": "base64" } },
+                  "required": ["b64"], "additionalProperties": false }
+            ]
+        })
+    }
+}
+
+/// Standard base64 of `bytes`.
+pub fn b64(bytes: &[u8]) -> String {
+    B64.encode(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn keys_are_sorted_by_utf16_and_floats_are_refused() {
+        let v: serde_json::Value =
+            serde_json::from_str(r#"{"b":1,"a":{"z":[true,null],"y":"é\n"}}"#).unwrap();
+        assert_eq!(canonical_json(&v).unwrap(), r#"{"a":{"y":"é\n","z":[true,null]},"b":1}"#.as_bytes());
+        assert!(matches!(canonical_json(&1.5), Err(CanonError::Float)));
+    }
+
+    #[test]
+    fn digest_is_sha256() {
+        assert_eq!(
+            Digest::of(b"abc").to_string(),
+            "sha256:ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn os_bytes_survive_json(bytes in proptest::collection::vec(1u8..=255, 0..64)) {
+            let v = OsBytes::from(bytes);
+            let text = serde_json::to_string(&v).unwrap();
+            prop_assert_eq!(serde_json::from_str::<OsBytes>(&text).unwrap(), v);
+        }
+    }
+}
