@@ -1,6 +1,8 @@
 //! One fixture per mistake, each with its message as a golden; valid ones with what they resolve to.
 //! Profiles are loaded as the command line loads `--profile PATH`, over the built-in ones.
 
+#![allow(clippy::unwrap_used, reason = "a test that can't go on should stop there")]
+
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use stockade::base::HostPath;

@@ -1,5 +1,7 @@
 //! The shipped profiles: each parses, each key has its reason, and what each means is a golden.
 
+#![allow(clippy::unwrap_used, reason = "a test that can't go on should stop there")]
+
 use stockade::manifest::{KEYS, Shape, parse_profile, profile_schema};
 use stockade::policy::{Candidate, EmbeddedOnly, embedded, embedded_names, load, settable_keys};
 

@@ -78,7 +78,7 @@ impl FromStr for ByteSize {
 impl fmt::Display for ByteSize {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (shift, unit) in [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")] {
-            if self.0 >= 1 << shift && self.0 % (1 << shift) == 0 {
+            if self.0 >= 1 << shift && self.0.is_multiple_of(1 << shift) {
                 return write!(f, "{}{unit}", self.0 >> shift);
             }
         }
@@ -188,7 +188,7 @@ impl FromStr for Millis {
 impl fmt::Display for Millis {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (by, unit) in [(3_600_000, "h"), (60_000, "m"), (1000, "s")] {
-            if self.0 >= by && self.0 % by == 0 {
+            if self.0 >= by && self.0.is_multiple_of(by) {
                 return write!(f, "{}{unit}", self.0 / by);
             }
         }

@@ -177,7 +177,7 @@ fn dry_run(exec: &Exec) -> Result<u8, Fault> {
             canonical
         }
     } else {
-        let mut text = Explanation::of(&policy, &plan, &facts).text();
+        let mut text = Explanation::of(&policy, &plan, &facts).map_err(|e| fault::plan(&e))?.text();
         text.push_str(&explain::command(&plan));
         text.into_bytes()
     };

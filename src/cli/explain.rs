@@ -3,7 +3,7 @@
 
 use super::render::{list, safe};
 use crate::base::{Digest, Gap, Need, Protection};
-use crate::plan::{FsOp, HostFacts, Mode, Plan, SourceIx};
+use crate::plan::{FsOp, HostFacts, Mode, Plan, PlanError, SourceIx};
 use crate::policy::{Origin, OutputAction, Policy, Posture};
 use serde::Serialize;
 use std::fmt::Write as _;
@@ -38,7 +38,7 @@ pub struct Explanation<'a> {
     watched: Vec<String>,
     identity: Identity<'a>,
     network: &'static str,
-    seccomp: &'a crate::plan::seccomp::Summary,
+    seccomp: crate::plan::seccomp::Summary,
     landlock_abi: u32,
     limits: Vec<(&'static str, String)>,
     required: Vec<&'static str>,
@@ -96,7 +96,13 @@ fn limits(plan: &Plan) -> Vec<(&'static str, String)> {
         ("processes", l.processes.map_or_else(|| "none".to_owned(), |n| n.to_string())),
         ("cpu", l.cpu_percent.map_or_else(|| "none".to_owned(), |n| format!("{n}% of one core"))),
         ("wall time", wall),
-        ("grace", crate::base::Millis(l.grace_ms).to_string()),
+        (
+            "grace",
+            match l.grace_ms {
+                0 => "none: killed at once".to_owned(),
+                ms => format!("{} after a polite signal", crate::base::Millis(ms)),
+            },
+        ),
         ("output", l.output.map_or_else(|| "none".to_owned(), |n| format!("{} per stream, {after}", size(n)))),
         ("open files", l.open_files.to_string()),
         ("file size", bytes(l.file_size)),
@@ -128,7 +134,10 @@ fn grants(policy: &Policy) -> Vec<String> {
 
 impl<'a> Explanation<'a> {
     /// Explains `plan`, which `policy` and `host` came to.
-    pub fn of(policy: &'a Policy, plan: &'a Plan, host: &HostFacts) -> Self {
+    ///
+    /// # Errors
+    /// None for a plan that was made.
+    pub fn of(policy: &'a Policy, plan: &'a Plan, host: &HostFacts) -> Result<Self, PlanError> {
         let c = &plan.containment;
         let mut out = Self {
             schema: "stockade.explain/1",
@@ -160,7 +169,7 @@ impl<'a> Explanation<'a> {
                 }
                 (true, Posture::General, _) => "a namespace of its own",
             },
-            seccomp: &c.seccomp.summary,
+            seccomp: c.seccomp.summary()?,
             landlock_abi: c.landlock.abi,
             limits: limits(plan),
             required: named(plan, Need::Require),
@@ -172,7 +181,7 @@ impl<'a> Explanation<'a> {
         for op in &c.fs {
             out.add(plan, op);
         }
-        out
+        Ok(out)
     }
 
     fn add(&mut self, plan: &Plan, op: &FsOp) {
@@ -235,7 +244,7 @@ impl<'a> Explanation<'a> {
             page.line("clock", "offsets of its own");
         }
         page.line("network", self.network);
-        let s = self.seccomp;
+        let s = &self.seccomp;
         let checked = s.argument_checked.len();
         let rest = s.extra.iter().map(String::as_str);
         page.line("system calls", &format!("{} allowed, {checked} of them by their arguments; others do not exist", s.allowed));
@@ -291,14 +300,8 @@ fn notes(plan: &Plan, host: &HostFacts) -> Vec<String> {
     if !plan.containment.own_network {
         out.push("sharing the host's network counts as reduced assurance".to_owned());
     }
-    let _ = write!(out_line(&mut out), "Linux {}", host.kernel);
+    out.push(format!("Linux {}", host.kernel));
     out
-}
-
-fn out_line(lines: &mut Vec<String>) -> &mut String {
-    lines.push(String::new());
-    let last = lines.len() - 1;
-    &mut lines[last]
 }
 
 /// The command of a plan, for `--dry-run`.

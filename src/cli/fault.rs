@@ -82,7 +82,7 @@ pub fn policy(error: &PolicyError) -> Fault {
 pub fn timeout(error: &PolicyError) -> Fault {
     let mut fault = policy(error);
     fault.object = Some("--timeout".to_owned());
-    if let crate::policy::Fault::Widens { profile, base, .. } = &error.fault {
+    if let crate::policy::Fault::Widens { profile, base, .. } = &*error.fault {
         fault.hint = Some(format!(
             "at most {base} under profile `{profile}`; a profile of your own with `extends = \"{profile}\"` and a \
              larger limits.wall permits more"

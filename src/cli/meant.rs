@@ -49,6 +49,7 @@ pub enum FlagFault {
     #[error("the caller's environment has no `{0}`")]
     EnvUnset(String),
     /// No such mutant.
+    #[cfg(feature = "mutants")]
     #[error("there is no such mutant")]
     Mutant,
 }
@@ -63,6 +64,7 @@ impl FlagFault {
             Self::Size(_) => "size_invalid",
             Self::EnvName(_) => "env_name",
             Self::EnvUnset(_) => "env_unset",
+            #[cfg(feature = "mutants")]
             Self::Mutant => "mutant_unknown",
         }
     }

@@ -174,6 +174,6 @@ fn explain(args: &Explain) -> Result<Vec<u8>, Fault> {
     let request = meant::bare(&args.choice, &caller, workspace);
     let (facts, state) = host::look(args.state.state_dir.as_ref(), &caller)?;
     let plan = super::exec::plan(&policy, &request, &facts, &caller, state.as_ref())?;
-    let explanation = Explanation::of(&policy, &plan, &facts);
+    let explanation = Explanation::of(&policy, &plan, &facts).map_err(|e| fault::plan(&e))?;
     if args.json { document(&explanation, true) } else { Ok(explanation.text().into_bytes()) }
 }

@@ -233,7 +233,9 @@ pub fn resolve(policy: &Policy, request: &Request, host: &HostFacts, paths: &Pat
         fs,
         watch,
         seccomp: SeccompPlan {
-            summary: seccomp::summary(&seccomp_request)?,
+            sets: policy.seccomp.sets.clone(),
+            allow: policy.seccomp.allow.clone(),
+            sockets: seccomp_request.network,
             digest: digest_program(&program),
             program,
         },

@@ -186,13 +186,27 @@ pub struct LandlockPlan {
 /// The filter.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct SeccompPlan {
-    /// What it consists of, for people.
-    pub summary: seccomp::Summary,
+    /// Named sets.
+    pub sets: Vec<String>,
+    /// Single calls beside them.
+    pub allow: Vec<String>,
+    /// Which sockets may be made.
+    pub sockets: seccomp::SocketRule,
     /// Digest of the instructions.
     pub digest: Digest,
     /// The instructions.
     #[serde(skip)]
     pub program: seccomp::Program,
+}
+
+impl SeccompPlan {
+    /// What it consists of, for people: worked out for those who ask, since a launch does not.
+    ///
+    /// # Errors
+    /// None for a plan that was made: its program came from the same names.
+    pub fn summary(&self) -> Result<seccomp::Summary, seccomp::Error> {
+        seccomp::summary(&seccomp::Request { sets: &self.sets, allow: &self.allow, network: self.sockets })
+    }
 }
 
 /// The limits as numbers.

@@ -45,8 +45,8 @@ pub struct PolicyError {
     pub place: Place,
     /// The key, as a dotted path, when the fault belongs to one.
     pub key: Option<String>,
-    /// What.
-    pub fault: Fault,
+    /// What. Boxed, since every step here returns one of these.
+    pub fault: Box<Fault>,
 }
 
 impl fmt::Display for PolicyError {
@@ -61,7 +61,7 @@ impl fmt::Display for PolicyError {
 
 impl std::error::Error for PolicyError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        std::error::Error::source(&self.fault)
+        std::error::Error::source(self.fault.as_ref())
     }
 }
 
@@ -73,7 +73,7 @@ impl PolicyError {
 
     /// What to do about it.
     pub fn hint(&self) -> Option<String> {
-        match (&self.fault, &self.key) {
+        match (self.fault.as_ref(), &self.key) {
             (Fault::Widens { profile, .. }, Some(key)) => Some(format!(
                 "a project file and --set may only narrow; to widen, write a profile of your own (for instance \
                  ~/.config/stockade/profiles/mine.toml) with `extends = \"{profile}\"` and `{key}`, and choose it \
@@ -87,7 +87,7 @@ impl PolicyError {
         Self {
             place: Place::File { origin: origin.clone(), at: error.at },
             key: error.key,
-            fault: Fault::Manifest(error.fault),
+            fault: Box::new(Fault::Manifest(error.fault)),
         }
     }
 }

@@ -56,7 +56,7 @@ impl<'d> Input<'d> {
             From::Set(whole) => whole,
             From::File(..) => key,
         };
-        PolicyError { place: self.place(key), key: Some(key.to_owned()), fault }
+        PolicyError { place: self.place(key), key: Some(key.to_owned()), fault: Box::new(fault) }
     }
 }
 
@@ -179,8 +179,11 @@ pub(super) fn apply(mut policy: Policy, input: &Input<'_>, mode: Mode) -> Result
 
 /// Keys that have to agree once everything is merged; `place` finds who said so.
 pub(super) fn check_whole(policy: &Policy, place: impl Fn(&str) -> Place) -> Result<(), PolicyError> {
-    let fail =
-        |(key, fault): (&str, Fault)| PolicyError { place: place(key), key: Some(key.to_owned()), fault };
+    let fail = |(key, fault): (&str, Fault)| PolicyError {
+        place: place(key),
+        key: Some(key.to_owned()),
+        fault: Box::new(fault),
+    };
     check::network(policy.network).map_err(fail)?;
     if policy.seccomp.sets.is_empty() {
         return Err(fail(("seccomp.sets", Fault::NoSets)));

@@ -40,7 +40,11 @@ impl Setting {
     /// # Errors
     /// When it has another form, the key does not exist or can't be set, or the value has the wrong form.
     pub fn parse(text: &str) -> Result<Self, PolicyError> {
-        let fail = |key: Option<&str>, fault| PolicyError { place: Place::Set, key: key.map(shown), fault };
+        let fail = |key: Option<&str>, fault| PolicyError {
+            place: Place::Set,
+            key: key.map(shown),
+            fault: Box::new(fault),
+        };
         if text.len() > SETTING_BYTES_MAX {
             let fault = crate::manifest::ManifestFault::TooLong { bytes: text.len(), max: SETTING_BYTES_MAX };
             return Err(fail(None, fault.into()));

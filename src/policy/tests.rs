@@ -115,6 +115,25 @@ fn a_project_cannot_widen() {
 }
 
 #[test]
+fn a_parent_covers_what_lies_below_it_and_not_the_other_way() {
+    let with = |text: &str| {
+        let file = parse_profile(format!("version = 1\n{text}").as_bytes()).unwrap();
+        apply(built_in("offline"), &Input::file(&Origin::Embedded, &file), Mode::Extend).unwrap()
+    };
+    for (narrow, wide) in [
+        ("workspace.protect = [\".git\"]", "workspace.protect = [\".git/hooks\"]"),
+        ("workspace.hide = [\"a\"]", "workspace.hide = [\"a/b\"]"),
+        ("root.etc = [\"ssl/certs\"]", "root.etc = [\"ssl\"]"),
+        ("grants.rw = [\"/srv/a\"]", "grants.rw = [\"/srv\"]"),
+        ("env.pass = [\"LC_ALL\"]", "env.pass = [\"LC_*\"]"),
+        ("limits.memory = \"1GiB,50%\"", "limits.memory = \"1GiB\""),
+    ] {
+        let (narrow, wide) = (with(narrow), with(wide));
+        assert!(narrow.is_within(&wide) && !wide.is_within(&narrow));
+    }
+}
+
+#[test]
 fn set_narrows_the_project_further_and_never_back() {
     let e = narrowed("offline", "[limits]\nwall = \"5m\"", &["limits.wall=10m"]).unwrap_err();
     assert_eq!(e.to_string(), "--set: limits.wall: `10m` is more than profile `offline` permits (`5m`)");
@@ -204,8 +223,12 @@ fn a_mask_from_outside_covers_what_the_profile_mounts_below() {
 
 // ---- properties -------------------------------------------------------------------------------------
 
-/// Text of one key, from a small world so that values meet.
-fn line() -> impl Strategy<Value = String> {
+macro_rules! kinds {
+    ($($kind:expr),+ $(,)?) => { vec![$($kind.boxed()),+] };
+}
+
+/// Texts of one key each, from a small world so that values meet.
+fn kinds() -> Vec<BoxedStrategy<String>> {
     let size = prop::sample::select(vec!["1MiB", "64MiB", "1GiB", "none"]);
     let sizes =
         prop::sample::select(vec!["limits.output", "limits.file_size", "limits.disk", "limits.memory"]);
@@ -224,7 +247,7 @@ fn line() -> impl Strategy<Value = String> {
         "grants.workspace",
     ]);
     let need = prop::sample::select(Protection::ALL.to_vec());
-    prop_oneof![
+    kinds![
         (sizes, size).prop_map(|(k, v)| format!("{k} = \"{v}\"")),
         (fixed, fixed_size).prop_map(|(k, v)| format!("{k} = \"{v}\"")),
         prop::sample::select(vec!["50%", "100%", "1GiB,50%", "64MiB,100%"])
@@ -285,20 +308,31 @@ fn line() -> impl Strategy<Value = String> {
     ]
 }
 
+fn line() -> impl Strategy<Value = String> {
+    proptest::strategy::Union::new(kinds())
+}
+
+/// Two texts of each key.
+fn two_lines_of_each() -> impl Strategy<Value = Vec<(String, String)>> {
+    kinds().into_iter().map(|kind| (kind.clone(), kind)).collect::<Vec<_>>()
+}
+
 /// A file with some of the lines, each key once.
 fn document() -> impl Strategy<Value = ProfileFile> {
-    prop::collection::vec(line(), 0..6).prop_map(|lines| {
-        let by_key: BTreeMap<String, String> = lines
-            .into_iter()
-            .map(|line| {
-                let key = line.split(" = ").next().unwrap_or_default();
-                let key = if key.starts_with("network") { "network" } else { key };
-                (key.to_owned(), line)
-            })
-            .collect();
-        let text: Vec<String> = by_key.into_values().collect();
-        parse_profile(format!("version = 1\n{}\n", text.join("\n")).as_bytes()).unwrap()
-    })
+    prop::collection::vec(line(), 0..6).prop_map(file_of)
+}
+
+fn file_of(lines: Vec<String>) -> ProfileFile {
+    let by_key: BTreeMap<String, String> = lines
+        .into_iter()
+        .map(|line| {
+            let key = line.split(" = ").next().unwrap_or_default();
+            let key = if key.starts_with("network") { "network" } else { key };
+            (key.to_owned(), line)
+        })
+        .collect();
+    let text: Vec<String> = by_key.into_values().collect();
+    parse_profile(format!("version = 1\n{}\n", text.join("\n")).as_bytes()).unwrap()
 }
 
 fn policy() -> impl Strategy<Value = Policy> {
@@ -394,7 +428,11 @@ fn authority(p: &Policy) -> BTreeSet<String> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(if cfg!(debug_assertions) { 256 } else { 4096 }))]
+    #![proptest_config(ProptestConfig {
+        cases: if cfg!(debug_assertions) { 128 } else { 4096 },
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
 
     #[test]
     fn narrowing_never_widens(base in policy(), file in document()) {
@@ -410,6 +448,27 @@ proptest! {
         prop_assert!(a.is_within(&a));
         if a.is_within(&b) {
             prop_assert!(authority(&a).is_subset(&authority(&b)));
+        }
+    }
+
+    #[test]
+    fn one_key_at_a_time(pairs in two_lines_of_each()) {
+        let base = built_in("open");
+        for (x, y) in pairs {
+            let with = |line: &String| {
+                let file = file_of(vec![line.clone()]);
+                apply(base.clone(), &Input::file(&Origin::Embedded, &file), Mode::Extend).unwrap()
+            };
+            let (a, b) = (with(&x), with(&y));
+            if a.is_within(&b) {
+                let more: Vec<String> = authority(&a).difference(&authority(&b)).cloned().collect();
+                prop_assert!(more.is_empty(), "{x} is not within {y}: {more:?}");
+            }
+            let file = file_of(vec![x.clone()]);
+            if let Ok(c) = load::narrow(b.clone(), &Input::file(&Origin::Embedded, &file)) {
+                let more: Vec<String> = authority(&c).difference(&authority(&b)).cloned().collect();
+                prop_assert!(c.is_within(&b) && more.is_empty(), "{y} narrowed by {x}: {more:?}");
+            }
         }
     }
 
@@ -432,18 +491,4 @@ proptest! {
             prop_assert_eq!(twice, Ok(once));
         }
     }
-}
-
-#[test]
-fn tmp_speed() {
-    let t = std::time::Instant::now();
-    for _ in 0..50 {
-        load(Candidate::embedded("offline").unwrap(), &EmbeddedOnly, None, &[]).unwrap();
-    }
-    println!("SPEED offline {:?}", t.elapsed() / 50);
-    let t = std::time::Instant::now();
-    for _ in 0..50 {
-        parse_profile(embedded("offline").unwrap().as_bytes()).unwrap();
-    }
-    println!("SPEED parse {:?}", t.elapsed() / 50);
 }

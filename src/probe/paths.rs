@@ -255,6 +255,14 @@ fn of_workspace(policy: &Policy, path: &HostPath) -> Result<WorkspaceFact, Gathe
         git::Answer::Linked(fact) => out.git = Some(fact),
         git::Answer::Refused(why) => out.git_refused = Some(why),
     }
+    // A `.git` that is no directory decides where git looks: whoever rewrites it chooses hooks and config.
+    if guards_git
+        && let Ok(name) = RelPath::new(".git")
+        && let Ok(kind) = workspace::kind_beneath(beneath.root(), name.as_path())
+        && kind != Kind::Dir
+    {
+        protected.push((name, kind));
+    }
     if protected.len() > ENTRIES_MAX || hidden.len() > ENTRIES_MAX {
         return Err(GatherError::TooManyMatches);
     }

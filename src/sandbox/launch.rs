@@ -135,14 +135,18 @@ impl Running {
         }
     }
 
-    /// Whether every namespace that the plan asks for differs from the owner's: read back from procfs.
-    pub fn namespaces_read_back(&self, own_network: bool) -> bool {
-        ["user", "mnt", "pid_for_children", "net", "ipc", "uts"].iter().all(|name| {
-            let id = |who: &str| rustix::fs::stat(format!("/proc/{who}/ns/{name}")).map(|s| (s.st_dev, s.st_ino)).ok();
-            match (id("self"), id(&self.pid.to_string())) {
-                (Some(own), Some(theirs)) => (own != theirs) == (own_network || *name != "net"),
-                _ => false,
-            }
-        })
+    /// Whether every namespace that the plan asks for differs from the owner's: read back from procfs. `None` where
+    /// that cannot be read (an ordinary user may not look into an undumpable init); a canary compares them as well.
+    pub fn namespaces_read_back(&self, own_network: bool) -> Option<bool> {
+        let id = |who: &str, name: &str| {
+            rustix::fs::stat(format!("/proc/{who}/ns/{name}")).map(|s| (s.st_dev, s.st_ino)).ok()
+        };
+        let init = self.pid.to_string();
+        let mut all = true;
+        for name in ["user", "mnt", "pid_for_children", "net", "ipc", "uts"] {
+            let differs = id("self", name)? != id(&init, name)?;
+            all &= differs == (own_network || name != "net");
+        }
+        Some(all)
     }
 }

@@ -490,11 +490,13 @@ impl<'a> Drive<'a> {
                 }
             }
         }
-        if self.running.namespaces_read_back(c.own_network) {
-            let by = "namespace-inodes";
-            self.read_backs.push(ReadBack { protection: Protection::Namespaces, by, gap: None, partial: false });
-        } else {
-            self.read_backs.push(missing(Protection::Namespaces, "init is in a namespace of ours"));
+        match self.running.namespaces_read_back(c.own_network) {
+            Some(true) => {
+                let by = "namespace-inodes";
+                self.read_backs.push(ReadBack { protection: Protection::Namespaces, by, gap: None, partial: false });
+            }
+            Some(false) => self.read_backs.push(missing(Protection::Namespaces, "init is in a namespace of ours")),
+            None => {}
         }
         match self.cached {
             Some((seen, at_unix_ms)) => {

@@ -46,11 +46,28 @@ impl Guard {
                 _ => None,
             })
             .collect();
-        Ok(Some(Self { root, missing: watch.missing.clone(), known }))
+        let mut guard = Self { root, missing: watch.missing.clone(), known };
+        // What is there before the command starts was not created by it.
+        let mut before = guard.matches_now();
+        guard.known.append(&mut before);
+        Ok(Some(guard))
     }
 
     /// Finds what was created and moves it aside.
     pub fn sweep(&self, run: &str) -> Vec<ProtectedCreated> {
+        let mut out = Vec::new();
+        for (number, path) in self.matches_now().iter().enumerate() {
+            let moved_to = self.move_aside(path, run, number).ok();
+            out.push(ProtectedCreated {
+                path: OsBytes::from(path.as_os_str()),
+                moved_to: moved_to.map(|p| OsBytes::from(p.as_os_str())),
+            });
+        }
+        out
+    }
+
+    /// Everything unknown that the patterns match.
+    fn matches_now(&self) -> Vec<PathBuf> {
         let mut found: Vec<PathBuf> = Vec::new();
         for pattern in &self.missing {
             let parts: Vec<&OsStr> = pattern
@@ -62,15 +79,7 @@ impl Guard {
         }
         found.sort();
         found.dedup();
-        let mut out = Vec::new();
-        for (number, path) in found.iter().enumerate() {
-            let moved_to = self.move_aside(path, run, number).ok();
-            out.push(ProtectedCreated {
-                path: OsBytes::from(path.as_os_str()),
-                moved_to: moved_to.map(|p| OsBytes::from(p.as_os_str())),
-            });
-        }
-        out
+        found
     }
 
     /// Matches `parts` below `base`. A component on the way that is not a directory (a link or file in place of
@@ -127,25 +136,25 @@ impl Guard {
             .collect()
     }
 
-    /// Renames `path` to a place of its own below the workspace; where that is another file system, within its own
-    /// directory. Never over something that exists.
+    /// Renames `path` to a place of its own below the workspace; where that does not work, within its own directory.
+    /// Never over something that exists.
     fn move_aside(&self, path: &Path, run: &str, number: usize) -> Result<PathBuf, Errno> {
         let parent_path = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let parent = self.at(parent_path)?;
         let name = path.file_name().unwrap_or_default();
-        let place = self.place(run)?;
         let mut to = OsString::from(format!("{number}-"));
         to.push(name);
         to = OsString::from_vec(to.as_bytes().iter().copied().take(200).collect());
-        match rustix::fs::renameat_with(&parent, name, &place, &to, RenameFlags::NOREPLACE) {
-            Ok(()) => Ok(Path::new(PLACE).join(run).join(to)),
-            Err(Errno::XDEV) => {
-                let aside = OsString::from(format!(".stockade-quarantine-{run}-{number}"));
-                rustix::fs::renameat_with(&parent, name, &parent, &aside, RenameFlags::NOREPLACE)?;
-                Ok(path.with_file_name(aside))
-            }
-            Err(e) => Err(e),
+        let moved = self
+            .place(run)
+            .and_then(|place| rustix::fs::renameat_with(&parent, name, &place, &to, RenameFlags::NOREPLACE));
+        if moved.is_ok() {
+            return Ok(Path::new(PLACE).join(run).join(to));
         }
+        // Another file system, or a place that the command has spoilt: a name that means nothing to anybody will do.
+        let aside = OsString::from(format!(".stockade-quarantine-{run}-{number}"));
+        rustix::fs::renameat_with(&parent, name, &parent, &aside, RenameFlags::NOREPLACE)?;
+        Ok(path.with_file_name(aside))
     }
 
     fn place(&self, run: &str) -> Result<OwnedFd, Errno> {
@@ -226,7 +235,8 @@ mod tests {
         std::fs::write(dir.path().join(".envrc"), "x").unwrap();
         let made = guard(dir.path(), &[".envrc"], &[]).sweep("r");
         assert_eq!(made.len(), 1);
-        assert_eq!(made[0].moved_to, None);
+        assert_eq!(made[0].moved_to, Some(OsBytes::from(".stockade-quarantine-r-0")));
+        assert!(!dir.path().join(".envrc").exists());
         assert_eq!(std::fs::read_dir(outside.path()).unwrap().count(), 0);
     }
 
