@@ -226,16 +226,24 @@ fn the_disk_of_the_workspace() {
         format!("fallocate={},256", ws.at("big2")),
     ]);
     // Prefer: a quota answers at the limit, a watch ends the command with its overshoot recorded.
-    match run.enforcement("limit_disk") {
-        Some((_, got)) if got == "enforced" => {
-            assert!(["EDQUOT", "ENOSPC"].contains(&run.cases().errno("fill")), "{}", run.out())
-        }
-        other => assert!(
-            run.limit() == Some("disk") || other.is_some_and(|(_, got)| got != "enforced"),
+    let got = run.enforcement("limit_disk").map(|(_, got)| got);
+    if run.limit() == Some("disk") {
+        assert_eq!(run.raw.code(), 137, "{}", run.json["outcome"]);
+        assert!(
+            run.json["limit"]["observed"].as_u64() > Some(16 << 20),
+            "the overshoot is recorded: {}",
+            run.json["limit"]
+        );
+    } else if got.as_deref() == Some("enforced") {
+        assert!(["EDQUOT", "ENOSPC"].contains(&run.cases().errno("fill")), "{}", run.out());
+    } else {
+        assert!(
+            got.is_some_and(|got| got != "enforced"),
             "{} {}",
             run.json["outcome"],
             run.json["enforcement"]
-        ),
+        );
+        assert_eq!(run.json["assurance"], "reduced");
     }
 }
 

@@ -83,7 +83,16 @@ fn a_grandchild_that_holds_the_pipe() {
     let marker = common::unique("holdbig");
     let run = Sandbox::new(&ws).run([ws.fixture("procs"), "shape".into(), "holdpipe-big".into(), marker]);
     run.expect_exit(0);
-    assert_eq!(run.stdout.len(), 5 << 20, "bytes were lost");
+    assert_eq!(run.json["stdout"]["total_bytes"], 5 << 20, "bytes were lost");
+    assert!(run.stdout.iter().all(|b| *b == b'p'));
+    let ws = Workspace::new("hold-big-raw");
+    let raw = Sandbox::new(&ws).raw([
+        ws.fixture("procs"),
+        "shape".into(),
+        "holdpipe-big".into(),
+        common::unique("holdraw"),
+    ]);
+    assert_eq!((raw.code(), raw.stdout.len()), (0, 5 << 20), "bytes were lost");
 }
 
 #[test]
