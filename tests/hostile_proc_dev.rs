@@ -227,7 +227,7 @@ fn procfs_is_masked() {
         allow("cpuinfo:mask_read").with("/proc/cpuinfo"),
         allow("self:mask_read").with("/proc/self/status"),
         deny("self_uid_map", "EPERM").no_control("written once, by the owner of the namespace"),
-        deny("self_setgroups", "EPERM").no_control("written once, by the owner of the namespace"),
+        deny("self_setgroups", "EACCES").no_control("written once, by the owner of the namespace"),
         deny("self_oom_lower", "EACCES").no_control("this host's root lacks CAP_SYS_RESOURCE as well"),
     ];
     for (label, path) in [

@@ -50,6 +50,9 @@ fn killed_at_any_instant_nothing_is_left() {
     let program = tree.at("work/procs");
     let written = tree.path().join("work/out");
     let before = snapshot(tree.path(), &[&written]);
+    // Others may run stockade on this host meanwhile; ours are those that came and stayed. There is no outer guard
+    // here, since its own clean-up would hide what is left: all shapes are small.
+    let cgroups = common::leftover_cgroups();
     let prefix = unique("kill9");
     let shapes = ["stay", "sigproof", "doublefork", "chain", "stopped", "exit", "holdpipe", "spin"];
 
@@ -64,8 +67,7 @@ fn killed_at_any_instant_nothing_is_left() {
         };
         let marker = format!("{prefix}-{round}");
         let script = format!("echo {round} > out; exec {program} shape {shape} {marker} 2");
-        let mut sandbox =
-            Sandbox::bare().inside(user).guarded(2 << 30, 1000).patience(Duration::from_secs(30));
+        let mut sandbox = Sandbox::bare().inside(user).patience(Duration::from_secs(30));
         sandbox = sandbox.options(["-w", &inner, "--ro", &format!("{}:/data", tree.at("ro"))]);
         if dice.below(4) == 0 {
             sandbox = sandbox.option("--tty");
@@ -91,7 +93,12 @@ fn killed_at_any_instant_nothing_is_left() {
         Vec::<std::path::PathBuf>::new(),
         "records of runs that are dead (seed {seed})"
     );
-    assert_eq!(common::leftover_cgroups(), Vec::<std::path::PathBuf>::new(), "cgroups (seed {seed})");
+    let mut left = Vec::new();
+    common::await_that(Duration::from_secs(10), || {
+        left = common::leftover_cgroups().into_iter().filter(|c| !cgroups.contains(c)).collect();
+        left.is_empty()
+    });
+    assert_eq!(left, Vec::<std::path::PathBuf>::new(), "cgroups (seed {seed})");
     let changes = common::differences(&before, &snapshot(tree.path(), &[&written]));
     assert_eq!(changes, Vec::<String>::new(), "the host's tree changed (seed {seed})");
     assert!(

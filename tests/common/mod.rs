@@ -75,12 +75,14 @@ fn make_dir(at: &Path, mode: u32) {
         .unwrap_or_else(|e| panic!("mkdir {at:?}: {e}"));
 }
 
-/// The state directory of this test process: of nobody else, so that parallel suites don't meet.
+/// The state directory of this test binary: the same at its next run, so that the next start tidies up after
+/// tests that killed stockade, and of no other binary, so that parallel ones don't meet.
 pub fn state_dir() -> PathBuf {
     static STATE: OnceLock<PathBuf> = OnceLock::new();
     STATE
         .get_or_init(|| {
-            let at = home().join(format!(".state-{}", std::process::id()));
+            let program = test_name();
+            let at = home().join(format!(".state-{}", program.split("::").next().unwrap_or("tests")));
             make_dir(&at, 0o700);
             at
         })
