@@ -2,7 +2,11 @@
 //! a plan, the plan is enforced, checked and reported. See `docs/ARCHITECTURE.md`.
 
 pub mod base;
+pub mod cli;
+pub mod manifest;
 pub mod plan;
 pub mod policy;
 pub mod probe;
+pub mod sandbox;
+pub mod supervise;
 pub mod sys;

@@ -1,4 +1,5 @@
 //! `stockade`: the thin binary over the library.
+
 fn main() -> std::process::ExitCode {
-    std::process::ExitCode::SUCCESS
+    stockade::cli::main()
 }

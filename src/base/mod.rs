@@ -2,12 +2,14 @@
 //! kernel sees them, and the list of protections. Pure: no file, clock or environment is touched here.
 
 pub mod canon;
+pub mod ids;
 pub mod path;
 pub mod protection;
 pub mod text;
 pub mod units;
 
 pub use canon::{Digest, OsBytes, canonical_json};
+pub use ids::RunId;
 pub use path::{HostPath, RelPath, SandboxPath};
 pub use protection::{Enforcement, Gap, Got, Need, Protection};
 pub use units::{ByteSize, CpuShare, MemorySize, Millis};

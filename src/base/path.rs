@@ -4,6 +4,7 @@
 
 use super::canon::OsBytes;
 use serde::{Deserialize, Deserializer, Serialize};
+use std::cmp::Ordering;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
@@ -65,14 +66,55 @@ fn clean(path: &Path, absolute: bool) -> Result<PathBuf, PathError> {
             Component::ParentDir | Component::Prefix(_) => return Err(PathError::Parent),
         }
     }
+    // `.` is the directory itself, which a path below it is not.
+    if out.as_os_str().is_empty() {
+        return Err(PathError::Empty);
+    }
     Ok(out)
+}
+
+/// The order of clean paths by their components: that of their bytes, with the slash before everything else.
+fn order(a: &[u8], b: &[u8]) -> Ordering {
+    let rank = |byte: u8| if byte == b'/' { 0 } else { byte };
+    match a.iter().zip(b).find(|(x, y)| x != y) {
+        Some((x, y)) => rank(*x).cmp(&rank(*y)),
+        None => a.len().cmp(&b.len()),
+    }
 }
 
 macro_rules! path_type {
     ($(#[$doc:meta])* $name:ident, absolute = $absolute:literal) => {
         $(#[$doc])*
-        #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[derive(Debug, Clone)]
         pub struct $name(PathBuf);
+
+        // `Path` compares component by component, which for paths that are clean already says the same as their
+        // bytes and costs ten times as much.
+        impl PartialEq for $name {
+            fn eq(&self, other: &Self) -> bool {
+                self.as_bytes() == other.as_bytes()
+            }
+        }
+
+        impl Eq for $name {}
+
+        impl std::hash::Hash for $name {
+            fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+                self.as_bytes().hash(state);
+            }
+        }
+
+        impl Ord for $name {
+            fn cmp(&self, other: &Self) -> Ordering {
+                order(self.as_bytes(), other.as_bytes())
+            }
+        }
+
+        impl PartialOrd for $name {
+            fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+                Some(self.cmp(other))
+            }
+        }
 
         impl $name {
             /// Accepts and cleans `path` lexically (`//` and `/./` collapse; nothing is looked up).
@@ -95,12 +137,17 @@ macro_rules! path_type {
 
             /// Number of components below the root or start.
             pub fn depth(&self) -> usize {
-                self.0.components().filter(|c| matches!(c, Component::Normal(_))).count()
+                match self.as_bytes() {
+                    b"/" => 0,
+                    // Clean paths: one slash before or between components.
+                    bytes => bytes.iter().filter(|b| **b == b'/').count() + usize::from(!$absolute),
+                }
             }
 
             /// Whether `self` is `other` or lies below it.
             pub fn is_within(&self, other: &Self) -> bool {
-                self.0.starts_with(&other.0)
+                let (a, b) = (self.as_bytes(), other.as_bytes());
+                a.starts_with(b) && (a.len() == b.len() || b == b"/" || a[b.len()] == b'/')
             }
 
             /// The part of `self` below `base`, when it lies strictly below.
@@ -139,7 +186,13 @@ macro_rules! path_type {
                 stringify!($name).into()
             }
             fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
-                schemars::json_schema!({ "type": "string", "minLength": 1, "maxLength": PATH_BYTES_MAX - 1 })
+                schemars::json_schema!({
+                    "anyOf": [
+                        { "type": "string", "minLength": 1, "maxLength": PATH_BYTES_MAX - 1 },
+                        { "type": "object", "properties": { "b64": { "type": "string", "contentEncoding": "base64" } },
+                          "required": ["b64"], "additionalProperties": false }
+                    ]
+                })
             }
         }
     };
@@ -191,6 +244,7 @@ mod tests {
         assert_eq!(SandboxPath::new("a"), Err(PathError::Relative));
         assert_eq!(SandboxPath::new("/a/../b"), Err(PathError::Parent));
         assert_eq!(RelPath::new("/a"), Err(PathError::Absolute));
+        assert_eq!(RelPath::new("./."), Err(PathError::Empty));
         assert_eq!(SandboxPath::new("/a\0"), Err(PathError::Nul));
         assert_eq!(SandboxPath::new(format!("/{}", "x".repeat(256))), Err(PathError::TooLong));
         assert_eq!(SandboxPath::new("/x".repeat(2048)), Err(PathError::TooLong));
@@ -198,6 +252,22 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn comparing_bytes_is_comparing_components(a in "(/[ab.\u{1}-]{0,2}){1,4}", b in "(/[ab.\u{1}-]{0,2}){1,4}") {
+            if let (Ok(a), Ok(b)) = (SandboxPath::new(&a), SandboxPath::new(&b)) {
+                prop_assert_eq!(a == b, a.as_path() == b.as_path());
+                prop_assert_eq!(a.cmp(&b), a.as_path().cmp(b.as_path()));
+                prop_assert_eq!(a.is_within(&b), a.as_path().starts_with(b.as_path()));
+                prop_assert_eq!(a.depth(), a.as_path().components().count() - 1);
+                prop_assert_eq!(a.below(&b).is_some(), a.is_within(&b) && a != b);
+            }
+            if let (Ok(a), Ok(b)) = (RelPath::new(&a[1..]), RelPath::new(&b[1..])) {
+                prop_assert_eq!(a.cmp(&b), a.as_path().cmp(b.as_path()));
+                prop_assert_eq!(a.is_within(&b), a.as_path().starts_with(b.as_path()));
+                prop_assert_eq!(a.depth(), a.as_path().components().count());
+            }
+        }
+
         #[test]
         fn cleaning_is_idempotent_and_never_climbs(s in "(/[a-z.]{0,3}){1,6}") {
             if let Ok(p) = SandboxPath::new(&s) {

@@ -66,7 +66,7 @@ pub enum Need {
 }
 
 /// What the kernel really does for a protection.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Got {
     /// Confirmed by a canary or a kernel read-back.
@@ -80,7 +80,7 @@ pub enum Got {
 }
 
 /// Why `got` is less than asked, and what would mend it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 pub struct Gap {
     /// What is missing, in words for an operator.
     pub what: String,
@@ -89,7 +89,7 @@ pub struct Gap {
 }
 
 /// One line of the enforcement report.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 pub struct Enforcement {
     /// Which protection.
     pub protection: Protection,

@@ -78,7 +78,7 @@ impl FromStr for ByteSize {
 impl fmt::Display for ByteSize {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (shift, unit) in [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")] {
-            if self.0 >= 1 << shift && self.0 % (1 << shift) == 0 {
+            if self.0 >= 1 << shift && self.0.is_multiple_of(1 << shift) {
                 return write!(f, "{}{unit}", self.0 >> shift);
             }
         }
@@ -87,21 +87,45 @@ impl fmt::Display for ByteSize {
 }
 text_serde!(ByteSize, "ByteSize", "^[0-9]+(B|K|KiB|M|MiB|G|GiB|T|TiB)?$");
 
-/// A memory limit: bytes, or a percentage (1–100) of the host's memory, resolved when the plan is made.
+/// A memory limit: bytes, a percentage (1–100) of the host's memory, or the lesser of both (`2GiB,75%`);
+/// resolved when the plan is made. The pair is what narrowing one by the other means on every host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum MemorySize {
     /// An absolute size.
     Bytes(ByteSize),
     /// A share of the host's memory in percent.
     Percent(u8),
+    /// Whichever is less.
+    Least(ByteSize, u8),
 }
 
 impl MemorySize {
     /// The size in bytes on a host with `total` bytes of memory.
     pub fn resolve(self, total: u64) -> u64 {
+        let share = |p: u8| total / 100 * u64::from(p);
         match self {
             Self::Bytes(b) => b.0,
-            Self::Percent(p) => total / 100 * u64::from(p),
+            Self::Percent(p) => share(p),
+            Self::Least(b, p) => b.0.min(share(p)),
+        }
+    }
+
+    /// The bound in bytes and the bound in percent, where there is one.
+    pub fn parts(self) -> (Option<ByteSize>, Option<u8>) {
+        match self {
+            Self::Bytes(b) => (Some(b), None),
+            Self::Percent(p) => (None, Some(p)),
+            Self::Least(b, p) => (Some(b), Some(p)),
+        }
+    }
+
+    /// The inverse of [`MemorySize::parts`]; `None` when there is no bound at all.
+    pub fn from_parts(bytes: Option<ByteSize>, percent: Option<u8>) -> Option<Self> {
+        match (bytes, percent) {
+            (Some(b), Some(p)) => Some(Self::Least(b, p)),
+            (Some(b), None) => Some(Self::Bytes(b)),
+            (None, Some(p)) => Some(Self::Percent(p)),
+            (None, None) => None,
         }
     }
 }
@@ -109,13 +133,20 @@ impl MemorySize {
 impl FromStr for MemorySize {
     type Err = UnitError;
     fn from_str(s: &str) -> Result<Self, UnitError> {
-        match s.strip_suffix('%') {
-            Some(digits) => match digits.parse::<u8>() {
-                Ok(p @ 1..=100) => Ok(Self::Percent(p)),
-                _ => Err(UnitError::Form(shown(s), "percentage from 1% to 100%")),
+        let (bytes, percent) = match s.split_once(',') {
+            Some((b, p)) => (Some(b.trim_end()), Some(p.trim_start())),
+            None if s.ends_with('%') => (None, Some(s)),
+            None => (Some(s), None),
+        };
+        let bytes = bytes.map(str::parse).transpose()?;
+        let percent = match percent {
+            None => None,
+            Some(p) => match p.strip_suffix('%').map(str::parse::<u8>) {
+                Some(Ok(p @ 1..=100)) => Some(p),
+                _ => return Err(UnitError::Form(shown(s), "percentage from 1% to 100%")),
             },
-            None => s.parse().map(Self::Bytes),
-        }
+        };
+        Self::from_parts(bytes, percent).ok_or_else(|| UnitError::Form(shown(s), "size or percentage"))
     }
 }
 
@@ -124,10 +155,15 @@ impl fmt::Display for MemorySize {
         match self {
             Self::Bytes(b) => b.fmt(f),
             Self::Percent(p) => write!(f, "{p}%"),
+            Self::Least(b, p) => write!(f, "{b},{p}%"),
         }
     }
 }
-text_serde!(MemorySize, "MemorySize", "^([0-9]+(B|K|KiB|M|MiB|G|GiB|T|TiB)?|[0-9]{1,3}%)$");
+text_serde!(
+    MemorySize,
+    "MemorySize",
+    "^([0-9]+ *(B|K|KiB|M|MiB|G|GiB|T|TiB)?|[0-9]{1,3}%|[0-9]+ *(B|K|KiB|M|MiB|G|GiB|T|TiB)? *, *[0-9]{1,3}%)$"
+);
 
 /// A duration in milliseconds: `250ms`, `30s`, `10m`, `2h`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -152,7 +188,7 @@ impl FromStr for Millis {
 impl fmt::Display for Millis {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (by, unit) in [(3_600_000, "h"), (60_000, "m"), (1000, "s")] {
-            if self.0 >= by && self.0 % by == 0 {
+            if self.0 >= by && self.0.is_multiple_of(by) {
                 return write!(f, "{}{unit}", self.0 / by);
             }
         }
@@ -201,6 +237,11 @@ mod tests {
         assert_eq!("5".parse(), Ok(Millis(5000)));
         assert!("5d".parse::<Millis>().is_err());
         assert_eq!("75%".parse(), Ok(MemorySize::Percent(75)));
+        assert_eq!("2GiB,75%".parse(), Ok(MemorySize::Least(ByteSize(2 << 30), 75)));
+        assert_eq!(MemorySize::Least(ByteSize(2 << 30), 75).to_string(), "2GiB,75%");
+        assert_eq!(MemorySize::Least(ByteSize(2 << 30), 50).resolve(1 << 30), (1 << 30) / 100 * 50);
+        assert!("2GiB,".parse::<MemorySize>().is_err());
+        assert!("75%,2GiB".parse::<MemorySize>().is_err());
         assert!("101%".parse::<MemorySize>().is_err());
         assert_eq!("150%".parse(), Ok(CpuShare(150)));
         assert!("0%".parse::<CpuShare>().is_err());

@@ -54,7 +54,7 @@ pub struct CgroupFacts {
 }
 
 /// Which of the two ways to build an executor is open.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Mode {
     /// By a privileged process: an id range, idmapped workspaces.

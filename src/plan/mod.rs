@@ -5,6 +5,11 @@
 
 pub mod facts;
 pub mod request;
+pub mod resolve;
+pub mod seccomp;
+pub mod types;
 
 pub use facts::*;
 pub use request::*;
+pub use resolve::{PlanError, resolve, wanted_paths};
+pub use types::*;

@@ -22,6 +22,8 @@ pub struct SourceRef {
     pub writable: bool,
     /// Whether submounts come along.
     pub recursive: bool,
+    /// Whether, built by a privileged process, its owner appears as the command's user.
+    pub idmap: bool,
 }
 
 /// One operation on the new root; applied in order, the order is part of the digest.
@@ -150,8 +152,20 @@ pub struct IdPlan {
 pub struct LandlockRule {
     /// The file or directory.
     pub at: SandboxPath,
-    /// Read and execute only, or everything but making device nodes.
-    pub writable: bool,
+    /// What is allowed beneath it.
+    pub access: LandlockAccess,
+}
+
+/// A bundle of Landlock rights, named by intent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LandlockAccess {
+    /// Read, list and execute.
+    Read,
+    /// Read, and write into what exists (devices, procfs), without creating anything.
+    Files,
+    /// Everything but making device nodes.
+    Tree,
 }
 
 /// Landlock.
@@ -172,13 +186,27 @@ pub struct LandlockPlan {
 /// The filter.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct SeccompPlan {
-    /// What it consists of, for people.
-    pub summary: seccomp::Summary,
+    /// Named sets.
+    pub sets: Vec<String>,
+    /// Single calls beside them.
+    pub allow: Vec<String>,
+    /// Which sockets may be made.
+    pub sockets: seccomp::SocketRule,
     /// Digest of the instructions.
     pub digest: Digest,
     /// The instructions.
     #[serde(skip)]
     pub program: seccomp::Program,
+}
+
+impl SeccompPlan {
+    /// What it consists of, for people: worked out for those who ask, since a launch does not.
+    ///
+    /// # Errors
+    /// None for a plan that was made: its program came from the same names.
+    pub fn summary(&self) -> Result<seccomp::Summary, seccomp::Error> {
+        seccomp::summary(&seccomp::Request { sets: &self.sets, allow: &self.allow, network: self.sockets })
+    }
 }
 
 /// The limits as numbers.
@@ -214,13 +242,18 @@ pub struct LimitPlan {
     pub disk: Option<u64>,
 }
 
-/// Protected names of the workspace that do not exist yet: looked for once the tree is dead.
+/// Protected names of a writable tree that do not exist yet: looked for once the command's tree is dead.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Watch {
-    /// The workspace source.
+    /// The tree.
     pub source: SourceIx,
-    /// Patterns relative to it; matches that the plan does not know are moved aside.
+    /// Where it is attached.
+    pub at: SandboxPath,
+    /// Patterns relative to it; matches that were not there at the start are moved aside.
     pub missing: Vec<crate::base::RelPath>,
+    /// Where the git directories of submodules lie, at any depth: hooks and configuration that appear in one count
+    /// as created.
+    pub modules: Option<crate::base::RelPath>,
 }
 
 /// Everything that contains the command; what the plan digest covers.
@@ -249,7 +282,7 @@ pub struct Containment {
     /// The new root.
     pub fs: Vec<FsOp>,
     /// Protected names to look for afterwards.
-    pub watch: Option<Watch>,
+    pub watch: Vec<Watch>,
     /// Landlock.
     pub landlock: LandlockPlan,
     /// seccomp.

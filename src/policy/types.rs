@@ -3,11 +3,14 @@
 use crate::base::{
     ByteSize, CpuShare, Digest, HostPath, MemorySize, Millis, Need, OsBytes, Protection, RelPath, SandboxPath,
 };
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use std::collections::BTreeMap;
 
+// Words that profiles and policies share; `manifest` may not depend on this module.
+pub use crate::manifest::{Access, InsideUser, OutputAction, Posture, ProtectMissing};
+
 /// Where a profile came from; shown wherever a profile is named.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 #[serde(rename_all = "snake_case", tag = "kind", content = "path")]
 pub enum Origin {
     /// Compiled into the binary.
@@ -22,58 +25,75 @@ pub enum Origin {
     Project(HostPath),
 }
 
-/// Whose identity the command sees for itself.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum InsideUser {
-    /// uid and gid 1000, named `agent`.
-    Agent,
-    /// uid and gid 0 (without any capability).
-    Root,
-}
-
-/// How the workspace appears.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Access {
-    /// Not at all.
-    None,
-    /// Read-only, submounts included.
-    Ro,
-    /// A copy-on-write view whose writes are thrown away.
-    Overlay,
-    /// Writable.
-    Rw,
-}
-
-/// What happens when a protected path did not exist at the start and does at the end.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum ProtectMissing {
-    /// Moved aside after the tree is dead, and reported.
-    Quarantine,
-    /// The run gets a copy-on-write view instead of the workspace, so that nothing can appear.
-    Overlay,
-}
-
 /// One further entry of the mount table.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case", tag = "type")]
 pub enum MountEntry {
-    /// A host path, read-only or writable.
-    Bind { source: HostPath, target: SandboxPath, writable: bool, optional: bool, by: Source },
-    /// A private tmpfs. `size` in bytes.
-    Tmpfs { target: SandboxPath, size: ByteSize, inodes: u64, by: Source },
+    /// A host path.
+    Bind {
+        /// On the host.
+        source: HostPath,
+        /// Inside.
+        target: SandboxPath,
+        /// Read-only otherwise, submounts included.
+        writable: bool,
+        /// Whether a missing source is passed over.
+        optional: bool,
+        /// Who asked.
+        by: Source,
+    },
+    /// A private tmpfs.
+    Tmpfs {
+        /// Inside.
+        target: SandboxPath,
+        /// Bytes.
+        size: ByteSize,
+        /// Files, directories and links.
+        inodes: u64,
+        /// Who asked.
+        by: Source,
+    },
     /// A host directory under a throwaway writable layer.
-    Overlay { source: HostPath, target: SandboxPath, by: Source },
-    /// A read-only file with this content.
-    File { target: SandboxPath, content: OsBytes, by: Source },
+    Overlay {
+        /// On the host.
+        source: HostPath,
+        /// Inside.
+        target: SandboxPath,
+        /// Who asked.
+        by: Source,
+    },
+    /// A read-only file.
+    File {
+        /// Inside.
+        target: SandboxPath,
+        /// What it holds.
+        content: OsBytes,
+        /// Who asked.
+        by: Source,
+    },
     /// An empty directory.
-    Dir { target: SandboxPath, by: Source },
+    Dir {
+        /// Inside.
+        target: SandboxPath,
+        /// Who asked.
+        by: Source,
+    },
     /// A symbolic link in the root's own tmpfs.
-    Symlink { target: SandboxPath, to: OsBytes, by: Source },
+    Symlink {
+        /// Inside.
+        target: SandboxPath,
+        /// What it points to.
+        to: OsBytes,
+        /// Who asked.
+        by: Source,
+    },
     /// Hides what is at `target` behind an empty object of the same type.
-    Mask { target: SandboxPath, by: Source },
+    Mask {
+        /// Inside.
+        target: SandboxPath,
+        /// Who asked.
+        by: Source,
+    },
 }
 
 impl MountEntry {
@@ -134,16 +154,6 @@ pub struct EnvPolicy {
     pub set: BTreeMap<String, OsBytes>,
 }
 
-/// The network posture.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Posture {
-    /// Own namespace, nothing but (perhaps) loopback.
-    Disabled,
-    /// Everything the host reaches.
-    General,
-}
-
 /// The network as the profile wants it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct NetworkPolicy {
@@ -162,16 +172,6 @@ pub struct SeccompPolicy {
     pub sets: Vec<String>,
     /// Single calls beside them.
     pub allow: Vec<String>,
-}
-
-/// What happens at the output bound.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum OutputAction {
-    /// Counted and dropped; the command goes on.
-    Truncate,
-    /// The command is killed; the limit is named.
-    Kill,
 }
 
 /// Limits. `None` means: not limited by the profile.

@@ -250,17 +250,17 @@ fn try_v1(located: &BTreeMap<String, PathBuf>, facts: &mut CgroupFacts) -> Resul
         unique.into_iter().map(|p| (p, open_dir(p).ok())).collect();
     let mut trials: Vec<(&PathBuf, Trial<'_>)> = Vec::new();
     for (path, parent) in &parents {
-        if let Some(parent) = parent {
-            if let Ok(trial) = Trial::make(parent) {
-                sweep(parent, &trial);
-                // A cpuset takes no process before it has CPUs and memory nodes. cpuset(7).
-                for name in ["cpuset.cpus", "cpuset.mems"] {
-                    if let Some(value) = text(parent, name) {
-                        let _ = write(&trial.dir, name, value.trim().as_bytes());
-                    }
+        if let Some(parent) = parent
+            && let Ok(trial) = Trial::make(parent)
+        {
+            sweep(parent, &trial);
+            // A cpuset takes no process before it has CPUs and memory nodes. cpuset(7).
+            for name in ["cpuset.cpus", "cpuset.mems"] {
+                if let Some(value) = text(parent, name) {
+                    let _ = write(&trial.dir, name, value.trim().as_bytes());
                 }
-                trials.push((path, trial));
             }
+            trials.push((path, trial));
         }
     }
     let mut entered: BTreeSet<&PathBuf> = BTreeSet::new();

@@ -123,7 +123,7 @@ pub fn probe() -> Result<HostFacts, ProbeError> {
         landlock_errata: if trials.landlock { landlock::errata() } else { 0 },
         seccomp: trials.seccomp,
         cgroup: cgroups::probe(proc_root)?,
-        memory_total: u64::from(memory.totalram).saturating_mul(u64::from(memory.mem_unit)),
+        memory_total: memory.totalram.saturating_mul(u64::from(memory.mem_unit)),
         cpus: online_cpus(),
         open_files_hard: open_files_hard(),
     })

@@ -66,11 +66,6 @@ pub enum GatherError {
     /// The patterns match too much.
     #[error("the patterns of the profile match more than {ENTRIES_MAX} paths in the workspace")]
     TooManyMatches,
-    /// The git directory has too many modules or worktrees to look at each.
-    #[error(
-        "the git directory of the workspace has more than 1024 modules, worktrees or directories of them"
-    )]
-    TooManyModules,
     /// The other root holds too much at its top level, or cannot be listed.
     #[error("the root directory {dir} cannot be listed, or has more than {TOP_NAMES_MAX} names")]
     Root {
@@ -91,10 +86,7 @@ pub fn gather(
 ) -> Result<PathFacts, GatherError> {
     let mut facts = PathFacts { home: home.cloned(), state_dir: state_dir.cloned(), ..PathFacts::default() };
     for path in named(policy, request) {
-        if !facts.sources.contains_key(&path) {
-            let found = look_up(path.as_path());
-            facts.sources.insert(path, found);
-        }
+        facts.sources.entry(path).or_insert_with_key(|path| look_up(path.as_path()));
     }
     if let Some(path) = request.workspace.as_ref().filter(|_| policy.workspace.access != Access::None) {
         facts.workspace = Some(of_workspace(policy, path)?);
@@ -259,7 +251,14 @@ fn of_workspace(policy: &Policy, path: &HostPath) -> Result<WorkspaceFact, Gathe
         git::Answer::Inside(more) => protected.extend(more),
         git::Answer::Linked(fact) => out.git = Some(fact),
         git::Answer::Refused(why) => out.git_refused = Some(why),
-        git::Answer::TooMany => return Err(GatherError::TooManyModules),
+    }
+    // A `.git` that is no directory decides where git looks: whoever rewrites it chooses hooks and config.
+    if guards_git
+        && let Ok(name) = RelPath::new(".git")
+        && let Ok(kind) = workspace::kind_beneath(beneath.root(), name.as_path())
+        && kind != Kind::Dir
+    {
+        protected.push((name, kind));
     }
     if protected.len() > ENTRIES_MAX || hidden.len() > ENTRIES_MAX {
         return Err(GatherError::TooManyMatches);

@@ -204,6 +204,7 @@ mod tests {
                     if v.starts_with('/') || v.is_empty() {
                         (*v).to_owned()
                     } else {
+                        // Not through `at`: what a variable holds need not be clean.
                         self.dir.path().canonicalize().unwrap().join(v).display().to_string()
                     }
                 })

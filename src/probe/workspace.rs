@@ -95,8 +95,8 @@ fn expand(
         Ok(Some(all)) => all,
         Ok(None) => return Err(GatherError::TooManyEntries { dir: shown(), pattern: pattern.clone() }),
         Err(Errno::NOENT) => return Ok(()),
-        // A link as the last part is "not a directory".
-        Err(Errno::LOOP | Errno::NOTDIR) => return link_on_the_way(beneath, &at, found),
+        // A link in last place is no directory, one before that a loop.
+        Err(Errno::NOTDIR | Errno::LOOP) => return link_on_the_way(beneath, &at, found),
         Err(e) => {
             return Err(GatherError::Unreadable {
                 dir: shown(),

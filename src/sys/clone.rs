@@ -82,3 +82,18 @@ pub fn unshare(flags: u64) -> io::Result<()> {
     // and no memory is passed.
     check(unsafe { libc::syscall(libc::SYS_unshare, flags) }).map(drop)
 }
+
+/// A plain fork(2) by the `clone` system call, for a process that may no longer use clone3. Returns 0 in the
+/// child.
+///
+/// # Errors
+/// clone(2); EINVAL when the process has more than one thread.
+pub fn fork() -> io::Result<i32> {
+    if !single_threaded() {
+        return Err(io::Error::from_raw_os_error(libc::EINVAL));
+    }
+    // SAFETY: no CLONE_VM, no stack: as fork(2). The process has one thread, so the child may go on using memory
+    // and locks.
+    let ret = unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD as u64, 0usize, 0usize, 0usize, 0usize) };
+    check(ret).map(|pid| pid as i32)
+}

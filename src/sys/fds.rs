@@ -2,7 +2,7 @@
 
 use super::check;
 use std::io;
-use std::os::fd::RawFd;
+use std::os::fd::{FromRawFd as _, OwnedFd, RawFd};
 
 /// Closes every descriptor of the process that is not in `keep` (any order). Owners of closed descriptors
 /// must not be used afterwards: only for processes that go on to `_exit` or `execve`.
@@ -39,4 +39,35 @@ pub fn place(from: RawFd, to: RawFd) -> io::Result<()> {
     // has set aside.
     let ret = unsafe { if from == to { libc::fcntl(to, libc::F_SETFD, 0) } else { libc::dup2(from, to) } };
     check(libc::c_long::from(ret)).map(drop)
+}
+
+/// A descriptor of our own for what the caller has open as `number`, closed on execve. F_DUPFD_CLOEXEC(2const).
+///
+/// # Errors
+/// fcntl(2); EBADF when nothing is open there.
+pub fn duplicate(number: RawFd) -> io::Result<OwnedFd> {
+    // SAFETY: no memory is passed. A number that nobody opened is refused by the kernel.
+    let ret = check(libc::c_long::from(unsafe { libc::fcntl(number, libc::F_DUPFD_CLOEXEC, 3) }))?;
+    let fd = RawFd::try_from(ret).map_err(|_| io::Error::from_raw_os_error(libc::EBADF))?;
+    // SAFETY: the kernel has just made it for us, and nobody else knows it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Opens `/dev/null` on those of the descriptors 0 to 2 that are closed, for the rest of the process's life.
+///
+/// # Errors
+/// open(2).
+pub fn occupy_standard() -> io::Result<()> {
+    loop {
+        // SAFETY: a NUL-terminated constant; the descriptor is either above the standard ones and closed here, or
+        // meant to stay.
+        let fd = check(libc::c_long::from(unsafe {
+            libc::open(c"/dev/null".as_ptr(), libc::O_RDWR | libc::O_CLOEXEC)
+        }))?;
+        if fd > 2 {
+            // SAFETY: just opened, owned by nobody else.
+            unsafe { libc::close(fd as RawFd) };
+            return Ok(());
+        }
+    }
 }

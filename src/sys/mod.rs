@@ -3,6 +3,7 @@
 #![expect(unsafe_code, reason = "the fence: system calls without a safe wrapper live here and nowhere else")]
 
 pub mod clone;
+pub mod exec;
 pub mod fds;
 pub mod keyring;
 pub mod landlock;

@@ -1,0 +1,403 @@
+//! `stockade exec`: from arguments to a plan, from the plan to a report, from the report to documents, lines and an
+//! exit code. Every way out has a result, and the result goes wherever it was asked for.
+
+use super::args::{Exec, Verify};
+use super::deliver::Delivery;
+use super::explain::{self, Explanation, size};
+use super::meant::{self, Caller};
+use super::profiles::{self, Files};
+use super::render::{self, list, safe, tell};
+use super::result::{About, Assurance, Document, assurance};
+use super::{exit, fault, host};
+use crate::base::{Got, HostPath, Millis};
+use crate::plan::{self, HostFacts, Plan, Request};
+use crate::policy::Policy;
+use crate::probe::{self, Store};
+use crate::sandbox::Mutants;
+use crate::supervise::drive::{self, Options};
+use crate::supervise::outcome::{Boundary, Drain, Fault, LimitHit, Outcome, Report, Verified};
+use crate::supervise::output::Kept;
+use crate::supervise::recover::{self, Host, Recovered};
+use rustix::termios::isatty;
+use std::fmt::Write as _;
+use std::path::Path;
+
+/// Runs it; the exit code.
+pub fn run(exec: &Exec) -> u8 {
+    let mut about = About { captured: exec.json, ..About::default() };
+    // First of all: see `Delivery::open`.
+    let (mut delivery, opened) = Delivery::open(exec);
+    if exec.dry_run {
+        return match dry_run(exec) {
+            Ok(code) => code,
+            Err(fault) => {
+                tell(&render::fault(&fault));
+                fault.exit_code
+            }
+        };
+    }
+    let report = opened.and_then(|()| execute(exec, &mut delivery, &mut about)).unwrap_or_else(refused);
+    tell(&lines(&report, &about, exec.quiet));
+    match deliver(exec, &delivery, &report, &about) {
+        Ok(()) => report.exit_code(),
+        Err(mut fault) => {
+            fault.hint =
+                Some(format!("{}; its exit code would have been {}", ending(&report), report.exit_code()));
+            tell(&render::fault(&fault));
+            exit::CONTAINMENT
+        }
+    }
+}
+
+/// What to run and how, and the host to run it on.
+struct Ready {
+    policy: Policy,
+    request: Request,
+    caller: Caller,
+}
+
+fn meant(exec: &Exec) -> Result<Ready, Fault> {
+    let caller = Caller::read();
+    let files = Files::of(&caller);
+    let workspace = meant::workspace(exec.choice.workspace.as_deref()).map_err(|e| fault::place(&e))?;
+    let project = profiles::project(&workspace)?;
+    let root = files.choose(&exec.profile)?;
+    let policy = profiles::load(&files, root, project, &exec.choice.set, exec.timeout.as_deref())?;
+    let request = meant::request(exec, &caller, workspace).map_err(|e| fault::flag(&e))?;
+    Ok(Ready { policy, request, caller })
+}
+
+/// The plan of a policy and a request on this host.
+///
+/// # Errors
+/// When a path cannot be looked at, or nothing permits or enforces what is asked.
+pub fn plan(
+    policy: &Policy,
+    request: &Request,
+    facts: &HostFacts,
+    caller: &Caller,
+    state: Option<&HostPath>,
+) -> Result<Plan, Fault> {
+    let paths = probe::gather(policy, request, caller.home.as_ref(), state).map_err(|e| fault::gather(&e))?;
+    plan::resolve(policy, request, facts, &paths).map_err(|e| fault::plan(&e))
+}
+
+fn execute(exec: &Exec, delivery: &mut Delivery, about: &mut About) -> Result<Report, Fault> {
+    let mutants = mutants(exec)?;
+    let Ready { policy, request, caller } = meant(exec)?;
+    about.profile(&policy);
+    let result = launch(exec, delivery, about, mutants, (&policy, &request, &caller));
+    // The plan has it; where there is none it is worth a moment.
+    about.policy_digest.get_or_insert_with(|| policy.digest());
+    result
+}
+
+fn launch(
+    exec: &Exec,
+    delivery: &mut Delivery,
+    about: &mut About,
+    mutants: Mutants,
+    (policy, request, caller): (&Policy, &Request, &Caller),
+) -> Result<Report, Fault> {
+    let path = host::state_path(exec.state.state_dir.as_ref(), caller)?;
+    let (state, store, state_real) = host::open(&path)?;
+    let facts = host::facts(Some(&store))?;
+    let boot = Host { boot_id: &facts.boot_id, proc: Path::new("/proc") };
+    let recovered = recover::recover(&state, boot).map_err(|e| fault::live(&e))?;
+    if !exec.quiet {
+        tell(&kept(&recovered));
+    }
+    let planned = plan(policy, request, &facts, caller, Some(&state_real))?;
+    about.policy_digest = Some(planned.containment.policy_digest);
+    delivery.check(&planned)?;
+    about.own_network = planned.containment.own_network;
+    let options = Options {
+        capture: exec.json,
+        tty: exec.tty,
+        verify_live: exec.verify == Verify::Live,
+        close_stdin: false,
+        mutants,
+    };
+    let report = drive::execute(&planned, &facts, &state, &store, &options);
+    if !is_the_hosts(&report) {
+        return Ok(report);
+    }
+    // The facts had promised more than the host gives: it may have changed since they were found out.
+    again(&report, &facts, &store, |fresh| {
+        let planned = plan(policy, request, fresh, caller, Some(&state_real))?;
+        Ok(drive::execute(&planned, fresh, &state, &store, &options))
+    })
+    .unwrap_or(Ok(report))
+}
+
+/// Whether nothing ran because the host did not do something that the facts say it does.
+fn is_the_hosts(report: &Report) -> bool {
+    match &report.outcome {
+        Outcome::Refused(fault) => {
+            fault.boundary == Boundary::Sandbox
+                && !matches!(
+                    fault.code,
+                    "cancelled" | "source_changed" | "source_unreachable" | "cwd_missing"
+                )
+        }
+        _ => false,
+    }
+}
+
+/// Tries once more with fresh facts, when they differ.
+fn again(
+    report: &Report,
+    old: &HostFacts,
+    store: &Store,
+    run: impl FnOnce(&HostFacts) -> Result<Report, Fault>,
+) -> Option<Result<Report, Fault>> {
+    let fresh = probe::refresh(Some(store), &probe::build_id()).ok()?;
+    if fresh == *old || !report.leftovers.is_empty() {
+        return None;
+    }
+    Some(run(&fresh))
+}
+
+#[cfg(feature = "mutants")]
+fn mutants(exec: &Exec) -> Result<Mutants, Fault> {
+    use super::meant::{FlagError, FlagFault};
+    let mut all = Mutants::default();
+    for name in &exec.mutant {
+        if !all.add(name) {
+            let flag = format!("--mutant {}", safe(name));
+            return Err(fault::flag(&FlagError { flag, fault: FlagFault::Mutant }));
+        }
+    }
+    Ok(all)
+}
+
+#[cfg(not(feature = "mutants"))]
+#[expect(clippy::unnecessary_wraps, reason = "the other one can fail")]
+fn mutants(_: &Exec) -> Result<Mutants, Fault> {
+    Ok(Mutants::default())
+}
+
+fn dry_run(exec: &Exec) -> Result<u8, Fault> {
+    let Ready { policy, request, caller } = meant(exec)?;
+    let (facts, state) = host::look(exec.state.state_dir.as_ref(), &caller)?;
+    let plan = plan(&policy, &request, &facts, &caller, state.as_ref())?;
+    let bytes = if exec.json {
+        let mut canonical = crate::base::canonical_json(&plan)
+            .map_err(|e| fault::plan(&plan::PlanError::Encoding(e.to_string())))?;
+        canonical.push(b'\n');
+        if isatty(std::io::stdout()) {
+            // Names of files may hold what a terminal acts on; the canonical form leaves it as it is.
+            let value: serde_json::Value = serde_json::from_slice(&canonical)
+                .map_err(|e| fault::plan(&plan::PlanError::Encoding(e.to_string())))?;
+            super::policy::document(&value, false)?
+        } else {
+            canonical
+        }
+    } else {
+        let mut text = Explanation::of(&policy, &plan, &facts).map_err(|e| fault::plan(&e))?.text();
+        text.push_str(&explain::command(&plan));
+        text.into_bytes()
+    };
+    super::print(&bytes).map_err(|mut fault| {
+        fault.exit_code = exit::CONTAINMENT;
+        fault
+    })
+}
+
+/// The report of what was refused before there was a plan.
+fn refused(fault: Fault) -> Report {
+    let nothing = || Kept { head: Vec::new(), tail: Vec::new(), omitted: 0, total: 0, exceeded: None };
+    Report {
+        run_id: String::new(),
+        outcome: Outcome::Refused(fault),
+        limit: None,
+        cancelled: None,
+        usage: None,
+        stdout: nothing(),
+        stderr: nothing(),
+        enforcement: Vec::new(),
+        verified: Verified::No,
+        reaping: None,
+        drain: Drain::Complete,
+        protected_created: Vec::new(),
+        mode: None,
+        plan_digest: None,
+        command_digest: None,
+        leftovers: Vec::new(),
+    }
+}
+
+fn deliver(exec: &Exec, delivery: &Delivery, report: &Report, about: &About) -> Result<(), Fault> {
+    let document = |bodies| {
+        render::json(&Document::of(report, about, bodies), false)
+            .map_err(|e| fault::result("the document".to_owned(), e.to_string(), String::new()))
+    };
+    if delivery.wanted() {
+        let unique =
+            if report.run_id.is_empty() { std::process::id().to_string() } else { report.run_id.clone() };
+        delivery.deliver(&document(false)?, &unique)?;
+    }
+    if exec.json {
+        render::write_all(std::io::stdout(), &document(true)?)
+            .map_err(|e| fault::result("standard output".to_owned(), e.to_string(), String::new()))?;
+    }
+    Ok(())
+}
+
+/// How the command ended, in words.
+fn ending(report: &Report) -> String {
+    match &report.outcome {
+        Outcome::Finished(end) => match (end.exit_code, end.signal) {
+            (Some(code), _) => format!("the command had exited with {code}"),
+            (_, Some(signal)) => format!("the command had been ended by signal {signal}"),
+            _ => "the command had ended".to_owned(),
+        },
+        Outcome::Refused(_) => "nothing of the command ran".to_owned(),
+        Outcome::Broken(_) => "the command had been killed".to_owned(),
+    }
+}
+
+/// A limit's two numbers in its unit.
+fn hit(limit: &LimitHit) -> String {
+    let show = |n: u64| match limit.name {
+        "wall" => Millis(n).to_string(),
+        "processes" => n.to_string(),
+        _ => size(n),
+    };
+    format!(
+        "stockade: limit {} reached: configured {}, observed {}\n",
+        limit.name,
+        show(limit.configured),
+        show(limit.observed)
+    )
+}
+
+/// What an operator is told on standard error. Faults always; the rest unless `quiet`; that the assurance is reduced
+/// only where a person looks, since documents have it.
+fn lines(report: &Report, about: &About, quiet: bool) -> String {
+    let mut out = String::new();
+    if let Outcome::Refused(f) | Outcome::Broken(f) = &report.outcome {
+        out.push_str(&render::fault(f));
+    }
+    for created in &report.protected_created {
+        let path = crate::base::text::visible(created.path.as_bytes());
+        let to = created.moved_to.as_ref().map(|to| crate::base::text::visible(to.as_bytes()));
+        let _ = match to {
+            Some(to) => writeln!(out, "stockade: protected path created: {path} was moved to {to}"),
+            None => writeln!(out, "stockade: protected path created: {path} could not be moved aside"),
+        };
+    }
+    for left in &report.leftovers {
+        let _ = writeln!(out, "stockade: left behind: {}", safe(left));
+    }
+    if quiet {
+        return out;
+    }
+    if let Some(limit) = &report.limit {
+        out.push_str(&hit(limit));
+    } else if !about.captured {
+        for (name, kept) in [("output", &report.stdout), ("error", &report.stderr)] {
+            if let Some(limit) = kept.exceeded {
+                let _ = writeln!(
+                    out,
+                    "stockade: limit output reached: configured {}, observed {}: the rest of standard {name} was dropped",
+                    size(limit),
+                    size(kept.total)
+                );
+            }
+        }
+    }
+    if !report.enforcement.is_empty()
+        && matches!(report.outcome, Outcome::Finished(_))
+        && assurance(report, about) == Assurance::Reduced
+        && isatty(std::io::stderr())
+    {
+        let missing = report.enforcement.iter().filter(|e| matches!(e.got, Got::Absent | Got::Partial));
+        let mut missing: Vec<&str> = missing.map(|e| e.protection.key()).collect();
+        if !about.own_network {
+            missing.push("network (the host's is shared)");
+        }
+        let _ = writeln!(
+            out,
+            "stockade: reduced assurance: without {} (`stockade doctor` says what would help)",
+            list(missing)
+        );
+    }
+    out
+}
+
+/// What earlier runs left and nobody could clean.
+fn kept(recovered: &Recovered) -> String {
+    let mut out = String::new();
+    for created in &recovered.swept {
+        let path = crate::base::text::visible(created.path.as_bytes());
+        if let Some(to) = &created.moved_to {
+            let to = crate::base::text::visible(to.as_bytes());
+            let _ = writeln!(
+                out,
+                "stockade: protected path created by an earlier, killed run: {path} was moved to {to}"
+            );
+        }
+    }
+    if recovered.kept.is_empty() || !isatty(std::io::stderr()) {
+        return out;
+    }
+    for left in &recovered.kept {
+        let _ = writeln!(
+            out,
+            "stockade: left behind by run {}: {}",
+            safe(&left.name),
+            safe(&list(&left.problems))
+        );
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::supervise::outcome::{Drain, ProtectedCreated, ToolEnd};
+
+    fn finished(code: u8) -> Report {
+        let mut report = refused(fault::arguments("x".into(), "y".into()));
+        report.outcome = Outcome::Finished(ToolEnd { exit_code: Some(code), signal: None });
+        report
+    }
+
+    #[test]
+    fn exit_codes() {
+        let mut report = finished(3);
+        assert_eq!(report.exit_code(), 3);
+        report.outcome = Outcome::Finished(ToolEnd { exit_code: None, signal: Some(9) });
+        assert_eq!(report.exit_code(), 137);
+        report.limit = Some(LimitHit { name: "memory", configured: 1, observed: 1 });
+        assert_eq!(report.exit_code(), 137);
+        report.limit = Some(LimitHit { name: "wall", configured: 1, observed: 1 });
+        assert_eq!(report.exit_code(), 124);
+        let broken = fault::arguments("x".into(), "y".into());
+        assert_eq!(refused(broken.clone()).exit_code(), 125);
+        report.outcome = Outcome::Broken(broken);
+        assert_eq!(report.exit_code(), 125);
+    }
+
+    #[test]
+    fn lines_for_the_operator() {
+        let mut report = finished(0);
+        let about = About { own_network: true, ..About::default() };
+        assert_eq!(lines(&report, &about, false), "");
+        report.stdout.exceeded = Some(1 << 20);
+        report.stdout.total = 3 << 20;
+        report.protected_created =
+            vec![ProtectedCreated { path: ".en\x1bvrc".into(), moved_to: Some(".stockade-q/x".into()) }];
+        insta::assert_snapshot!(lines(&report, &about, false), @r"
+        stockade: protected path created: .en\u{1b}vrc was moved to .stockade-q/x
+        stockade: limit output reached: configured 1MiB, observed 3MiB: the rest of standard output was dropped
+        ");
+        assert_eq!(lines(&report, &about, true).lines().count(), 1);
+        report.limit = Some(LimitHit { name: "wall", configured: 1000, observed: 1007 });
+        assert!(
+            lines(&report, &about, false)
+                .ends_with("stockade: limit wall reached: configured 1s, observed 1007ms\n")
+        );
+    }
+}

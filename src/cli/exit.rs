@@ -1,0 +1,69 @@
+//! The exit codes, in one place: help texts and `docs/exit-codes.md` are made from these tables, and
+//! [`Report::exit_code`](crate::supervise::outcome::Report::exit_code) is tested against them.
+
+/// Everything is as it should be.
+pub const OK: u8 = 0;
+/// `doctor`: the default profile cannot run here.
+pub const UNFIT: u8 = 1;
+/// `policy`, `doctor`: wrong arguments, or a profile, path or host that they cannot work with.
+pub const USAGE: u8 = 2;
+/// `exec`: there was no containment, or it could not be kept, or its result could not be delivered.
+pub const CONTAINMENT: u8 = 125;
+
+/// Of `exec`.
+pub const EXEC: [(&str, &str); 7] = [
+    ("the command's own", "it ran and exited"),
+    ("128+N", "signal N ended it; 137 with `limit` in the result when a limit killed it"),
+    ("124", "it ran into the wall-time limit"),
+    ("125", "stockade could not build or keep the containment, or deliver the result"),
+    ("126", "the command was found, but cannot be executed"),
+    ("127", "the command was not found"),
+    ("0", "with --dry-run, --help: printed"),
+];
+
+/// Of the other commands.
+pub const OTHERS: [(&str, &str); 3] = [
+    ("0", "done; also when whoever read the output did not want all of it"),
+    ("1", "`doctor`: the default profile cannot run here"),
+    ("2", "wrong arguments, or something that they name cannot be used"),
+];
+
+fn rows(table: &[(&str, &str)]) -> String {
+    table.iter().map(|(code, meaning)| format!("  {code:<18} {meaning}\n")).collect()
+}
+
+/// For `exec --help`.
+pub fn table_of_exec() -> String {
+    format!("Exit codes:\n{}", rows(&EXEC).trim_end())
+}
+
+/// `docs/exit-codes.md`.
+pub fn page() -> String {
+    let table = |rows: &[(&str, &str)]| -> String {
+        rows.iter().map(|(code, meaning)| format!("| {code} | {meaning} |\n")).collect()
+    };
+    format!(
+        "# Exit codes\n\n`stockade exec`:\n\n| code | meaning |\n|---|---|\n{}\n\
+         A command that exits with one of these codes itself is told apart by `outcome.kind` in the result \
+         (`--json`, `--result-fd`, `--result-file`).\n\n\
+         `stockade policy`, `stockade doctor`:\n\n| code | meaning |\n|---|---|\n{}",
+        table(&EXEC),
+        table(&OTHERS)
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_page_is_current() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/exit-codes.md");
+        if std::env::var_os("STOCKADE_WRITE_DOCS").is_some() {
+            std::fs::write(path, super::page()).unwrap();
+        }
+        assert_eq!(
+            std::fs::read_to_string(path).unwrap(),
+            super::page(),
+            "set STOCKADE_WRITE_DOCS=1 to write it"
+        );
+    }
+}

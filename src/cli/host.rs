@@ -1,0 +1,67 @@
+//! This host as one invocation finds it: state directory, cache, facts.
+
+use super::fault;
+use super::meant::Caller;
+use crate::base::HostPath;
+use crate::plan::HostFacts;
+use crate::probe::{self, Store};
+use crate::supervise::outcome::Fault;
+use crate::supervise::state_dir::{self, Places, StateDir};
+use rustix::fs::{CWD, readlinkat};
+use std::ffi::OsStr;
+use std::os::fd::AsRawFd as _;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+
+/// Where the state directory is, by the flag, the environment and the user.
+///
+/// # Errors
+/// When nothing says where.
+pub fn state_path(flag: Option<&PathBuf>, caller: &Caller) -> Result<PathBuf, Fault> {
+    let var = |name| caller.var(name).map(ToOwned::to_owned);
+    let places = Places {
+        flag: flag.cloned(),
+        stockade_state: var("STOCKADE_STATE"),
+        xdg_state_home: var("XDG_STATE_HOME"),
+        // The home of record, when the environment says nothing.
+        home: caller.home.as_ref().map(|h| h.as_path().as_os_str().to_owned()),
+        uid: rustix::process::geteuid().as_raw(),
+    };
+    state_dir::resolve(&places).map_err(|e| fault::state(&e))
+}
+
+/// The opened state directory, the cache in it, and its real path, which plans mask.
+///
+/// # Errors
+/// When it cannot be opened or made, or others may change it.
+pub fn open(path: &Path) -> Result<(StateDir, Store, HostPath), Fault> {
+    let uid = rustix::process::geteuid().as_raw();
+    let state = StateDir::open(path, uid).map_err(|e| fault::state(&e))?;
+    let store = Store::open(path).map_err(|e| fault::store(&e))?;
+    let link = readlinkat(CWD, format!("/proc/self/fd/{}", state.dir().as_raw_fd()), Vec::with_capacity(256));
+    let real = link.ok().map(|l| PathBuf::from(OsStr::from_bytes(l.to_bytes())));
+    let real = HostPath::new(real.as_deref().unwrap_or(path))
+        .map_err(|_| fault::state(&state_dir::StateError::Relative { path: path.to_path_buf() }))?;
+    Ok((state, store, real))
+}
+
+/// What is needed where nothing runs: facts, and the path to mask. An absent state directory stays absent, and one
+/// that cannot be used costs a probe.
+///
+/// # Errors
+/// When the host cannot be probed.
+pub fn look(flag: Option<&PathBuf>, caller: &Caller) -> Result<(HostFacts, Option<HostPath>), Fault> {
+    let path = state_path(flag, caller).ok();
+    let opened = path.as_deref().filter(|p| p.is_dir()).and_then(|p| open(p).ok());
+    let facts = facts(opened.as_ref().map(|(_, store, _)| store))?;
+    let real = opened.map(|(.., real)| real).or_else(|| HostPath::new(path?).ok());
+    Ok((facts, real))
+}
+
+/// The facts, from the cache when it has them.
+///
+/// # Errors
+/// When the host cannot be probed.
+pub fn facts(store: Option<&Store>) -> Result<HostFacts, Fault> {
+    probe::facts(store, &probe::build_id()).map_err(|e| fault::probe(&e))
+}

@@ -1,0 +1,1013 @@
+//! The one function that makes a [`Plan`]. Pure: policy × request × facts → plan, or the reason why not.
+
+use super::facts::{HostFacts, Kind, Mode, PathFact, PathFacts, SystemEntry, WorkspaceFact};
+use super::request::Request;
+use super::seccomp;
+use super::types::*;
+use crate::base::{ByteSize, Digest, Gap, HostPath, Need, OsBytes, Protection, RelPath, SandboxPath};
+use crate::policy::{Access, InsideUser, MountEntry, Policy, Posture, ProtectMissing};
+use std::collections::BTreeMap;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+/// Largest number of mount-table operations; each costs some 25 µs and kernel memory.
+pub const FS_OPS_MAX: usize = 1024;
+/// Newest Landlock ABI whose rights are known here.
+pub const LANDLOCK_ABI_KNOWN: u32 = 7;
+
+/// Why there is no plan.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PlanError {
+    /// A required protection cannot be had on this host.
+    #[error("this host cannot enforce `{}`, which the profile requires: {why}", protection.key())]
+    Unmet {
+        /// Which.
+        protection: Protection,
+        /// What is missing.
+        why: String,
+        /// The least change that mends it.
+        remedy: String,
+    },
+    /// A limit makes no sense here.
+    #[error("limits.{key} = {configured}: {why}")]
+    Limit {
+        /// The key below `limits`.
+        key: &'static str,
+        /// Its value as configured.
+        configured: String,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// Two entries for one place.
+    #[error("two entries of the mount table have the target {0}")]
+    DuplicateTarget(SandboxPath),
+    /// A target where nothing may be mounted.
+    #[error("nothing may be mounted at {0}")]
+    ReservedTarget(SandboxPath),
+    /// A source that the caller cannot reach.
+    #[error("the source {path} cannot be opened: {}", errno_text(*errno))]
+    Source {
+        /// Which.
+        path: HostPath,
+        /// errno.
+        errno: i32,
+    },
+    /// A source of the wrong type.
+    #[error("the source {path} is {is}, where {wants} is needed")]
+    SourceKind {
+        /// Which.
+        path: HostPath,
+        /// What it is.
+        is: &'static str,
+        /// What it would have to be.
+        wants: &'static str,
+    },
+    /// The caller asks for more than the profile's `[grants]`.
+    #[error("{what} is outside what the profile grants ({key})")]
+    NotGranted {
+        /// The flag and its value.
+        what: String,
+        /// The key below `grants`.
+        key: &'static str,
+    },
+    /// The home or an ancestor of it as a workspace that nobody named.
+    #[error("the current directory {0} would become the workspace, and it holds a whole home or more")]
+    ImplicitWorkspace(HostPath),
+    /// `/` as the workspace.
+    #[error("`/` cannot be a workspace")]
+    RootWorkspace,
+    /// A protected name that is a link.
+    #[error("the protected path {0} is a symbolic link, which cannot be held in place")]
+    ProtectedLink(SandboxPath),
+    /// The filter.
+    #[error(transparent)]
+    Seccomp(#[from] seccomp::Error),
+    /// No command.
+    #[error("no command was given")]
+    NoCommand,
+    /// A NUL in an argument or variable.
+    #[error("{0} contains a NUL byte")]
+    Nul(&'static str),
+    /// Too many entries.
+    #[error("the mount table has {0} entries; at most {FS_OPS_MAX} are allowed")]
+    TooMany(usize),
+    /// Not representable; a defect in Stockade.
+    #[error("the plan has no canonical encoding: {0}")]
+    Encoding(String),
+}
+
+impl PlanError {
+    /// Stable name of the kind.
+    pub fn code(&self) -> &'static str {
+        match self {
+            Self::Unmet { .. } => "protection_unmet",
+            Self::Limit { .. } => "limit_invalid",
+            Self::DuplicateTarget(_) => "target_duplicate",
+            Self::ReservedTarget(_) => "target_reserved",
+            Self::Source { .. } => "source_unreachable",
+            Self::SourceKind { .. } => "source_type",
+            Self::NotGranted { .. } => "not_granted",
+            Self::ImplicitWorkspace(_) => "workspace_implicit",
+            Self::RootWorkspace => "workspace_root",
+            Self::ProtectedLink(_) => "protected_link",
+            Self::Seccomp(_) => "seccomp_invalid",
+            Self::NoCommand => "command_missing",
+            Self::Nul(_) => "nul_byte",
+            Self::TooMany(_) => "table_too_large",
+            Self::Encoding(_) => "encoding",
+        }
+    }
+
+    /// What it is about.
+    pub fn object(&self) -> Option<String> {
+        match self {
+            Self::Unmet { protection, .. } => Some(protection.key().to_owned()),
+            Self::Limit { key, .. } => Some(format!("limits.{key}")),
+            Self::DuplicateTarget(at) | Self::ReservedTarget(at) | Self::ProtectedLink(at) => {
+                Some(at.to_string())
+            }
+            Self::Source { path, .. } | Self::SourceKind { path, .. } | Self::ImplicitWorkspace(path) => {
+                Some(path.to_string())
+            }
+            Self::NotGranted { key, .. } => Some(format!("grants.{key}")),
+            _ => None,
+        }
+    }
+
+    /// What to do next.
+    pub fn hint(&self) -> Option<String> {
+        Some(match self {
+            Self::Unmet { protection, remedy, .. } => {
+                format!("{remedy}; or use a profile with `{} = \"prefer\"` below [require]", protection.key())
+            }
+            Self::DuplicateTarget(_) => "give one of them another target".to_owned(),
+            Self::ReservedTarget(_) => "choose another target (--at for the workspace)".to_owned(),
+            Self::Source { errno, .. } if *errno == libc::ENOENT => {
+                "create it, or leave the entry out (`optional = true` in a profile)".to_owned()
+            }
+            Self::Source { .. } => {
+                "sources are opened with your own rights; choose one that you may read".to_owned()
+            }
+            Self::NotGranted { .. } => "use a profile whose [grants] allow it".to_owned(),
+            Self::ImplicitWorkspace(_) => {
+                "change into a project directory, or name the directory with -w if you mean it".to_owned()
+            }
+            Self::RootWorkspace => "name a project directory with -w".to_owned(),
+            Self::ProtectedLink(_) => {
+                "replace the link by what it points to, or use `--set workspace.access=overlay`".to_owned()
+            }
+            Self::NoCommand => "write the command after `--`".to_owned(),
+            _ => return None,
+        })
+    }
+}
+
+fn errno_text(errno: i32) -> String {
+    std::io::Error::from_raw_os_error(errno).to_string()
+}
+
+fn kind_text(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Dir => "a directory",
+        Kind::File => "a regular file",
+        Kind::Symlink => "a symbolic link",
+        Kind::Device => "a device",
+        Kind::Socket => "a socket",
+        Kind::Other => "neither file nor directory",
+    }
+}
+
+/// The host paths whose facts `resolve` needs beside the workspace, `/etc` and toolchains.
+pub fn wanted_paths(policy: &Policy, request: &Request) -> Vec<HostPath> {
+    let mut out = Vec::new();
+    if let Some(dir) = request.root.as_ref().or(policy.root.dir.as_ref()) {
+        out.push(dir.clone());
+    }
+    for mount in &policy.mounts {
+        if let MountEntry::Bind { source, .. } | MountEntry::Overlay { source, .. } = mount {
+            out.push(source.clone());
+        }
+    }
+    out.extend(request.binds.iter().map(|b| b.source.clone()));
+    out
+}
+
+/// Makes the plan.
+///
+/// # Errors
+/// See [`PlanError`]: the request exceeds the grants, names something that is not there, or a required
+/// protection cannot be had.
+pub fn resolve(
+    policy: &Policy,
+    request: &Request,
+    host: &HostFacts,
+    paths: &PathFacts,
+) -> Result<Plan, PlanError> {
+    if request.argv.first().is_none_or(|p| p.as_bytes().is_empty()) {
+        return Err(PlanError::NoCommand);
+    }
+    if request.argv.iter().any(|a| a.as_bytes().contains(&0)) {
+        return Err(PlanError::Nul("an argument"));
+    }
+    let limits = limits(policy, host)?;
+    let gaps = gaps(policy, host, &limits)?;
+    let mut table = Table::default();
+    let user = policy.user;
+    table.base_root(policy, request, paths)?;
+    table.extra_mounts(policy, request, paths)?;
+    let workspace_at = table.workspace(policy, request, paths)?;
+    table.mask_state_dir(paths)?;
+    let (sources, fs, watch) = table.finish()?;
+
+    let owner = paths.workspace.as_ref().map(|w| &w.root);
+    let deny_tcp = policy.network.posture == Posture::Disabled && !policy.network.loopback;
+    let seccomp_request = seccomp::Request {
+        sets: &policy.seccomp.sets,
+        allow: &policy.seccomp.allow,
+        network: if deny_tcp { seccomp::SocketRule::None } else { seccomp::SocketRule::Inet },
+    };
+    let program = seccomp::compile(&seccomp_request)?;
+    let containment = Containment {
+        schema: "stockade.plan/1",
+        profile: policy.name.clone(),
+        policy_digest: policy.digest(),
+        mode: host.mode,
+        needs: policy.needs.clone(),
+        gaps,
+        ids: ids(user, host.mode, owner),
+        hostname: policy.hostname.clone(),
+        time_namespace: policy.time_namespace,
+        landlock: landlock(host, &fs, deny_tcp, policy.requires(Protection::LandlockNet)),
+        sources,
+        fs,
+        watch,
+        seccomp: SeccompPlan {
+            sets: policy.seccomp.sets.clone(),
+            allow: policy.seccomp.allow.clone(),
+            sockets: seccomp_request.network,
+            digest: digest_program(&program),
+            program,
+        },
+        posture: policy.network.posture,
+        own_network: !(policy.network.posture == Posture::General && policy.network.share_host),
+        loopback: policy.network.loopback || policy.network.posture == Posture::General,
+        limits,
+    };
+    let command = command(policy, request, paths, workspace_at)?;
+    let encode = |e: crate::base::canon::CanonError| PlanError::Encoding(e.to_string());
+    let plan_digest = Digest::of_canonical(&containment).map_err(encode)?;
+    let command_digest = Digest::of_canonical(&command).map_err(encode)?;
+    Ok(Plan { containment, command, plan_digest, command_digest })
+}
+
+fn digest_program(program: &seccomp::Program) -> Digest {
+    let mut bytes = Vec::with_capacity(program.words().len() * 8);
+    for w in program.words() {
+        bytes.extend_from_slice(&w.code.to_le_bytes());
+        bytes.extend_from_slice(&[w.jt, w.jf]);
+        bytes.extend_from_slice(&w.k.to_le_bytes());
+    }
+    Digest::of(&bytes)
+}
+
+fn ids(user: InsideUser, mode: Mode, owner: Option<&PathFact>) -> IdPlan {
+    let inside = match user {
+        InsideUser::Agent => 1000,
+        InsideUser::Root => 0,
+    };
+    let (outer_uid, outer_gid) = match (mode, owner) {
+        (Mode::Rootless, _) => (0, 0),
+        (Mode::Privileged, Some(fact)) => (fact.uid, fact.gid),
+        (Mode::Privileged, None) => (1000, 1000),
+    };
+    let init = match mode {
+        Mode::Rootless => 0,
+        // Any id of the range but the command's, so that the two share no kernel identity.
+        Mode::Privileged if outer_uid == 65_533 => 65_532,
+        Mode::Privileged => 65_533,
+    };
+    IdPlan { inside, user, outer_uid, outer_gid, init }
+}
+
+fn limits(policy: &Policy, host: &HostFacts) -> Result<LimitPlan, PlanError> {
+    let l = &policy.limits;
+    let bad =
+        |key: &'static str, configured: String, why: String| Err(PlanError::Limit { key, configured, why });
+    let memory = l.memory.map(|m| m.resolve(host.memory_total));
+    if let (Some(bytes), Some(configured)) = (memory, l.memory) {
+        if bytes < 4 << 20 {
+            return bad("memory", configured.to_string(), "less than 4MiB cannot hold a process".into());
+        }
+        if bytes > host.memory_total {
+            let has = ByteSize(host.memory_total);
+            return bad("memory", configured.to_string(), format!("beyond the host's memory ({has} bytes)"));
+        }
+    }
+    if l.processes == Some(0) {
+        return bad("processes", "0".into(), "the command itself is one process".into());
+    }
+    if l.processes.is_some_and(|n| n > 4_194_304) {
+        return bad("processes", l.processes.unwrap_or(0).to_string(), "beyond the kernel's 4194304".into());
+    }
+    if let Some(cpu) = l.cpu
+        && u64::from(cpu.0) > u64::from(host.cpus) * 100
+    {
+        return bad("cpu", cpu.to_string(), format!("beyond the host's {} CPUs", host.cpus));
+    }
+    if l.wall.is_some_and(|w| w.0 == 0) {
+        return bad("wall", "0".into(), "no command ends in no time".into());
+    }
+    if l.open_files < 8 {
+        return bad("open_files", l.open_files.to_string(), "no program starts with fewer than 8".into());
+    }
+    if l.scratch.0 < 1 << 20 {
+        return bad(
+            "scratch",
+            l.scratch.to_string(),
+            "less than 1MiB cannot hold the root's own files".into(),
+        );
+    }
+    if l.scratch_inodes < 256 {
+        return bad("scratch_inodes", l.scratch_inodes.to_string(), "the root's own files need 256".into());
+    }
+    if l.stack.0 < 128 << 10 {
+        return bad("stack", l.stack.to_string(), "less than 128KiB starts no program".into());
+    }
+    for (key, value) in [("output", l.output), ("file_size", l.file_size), ("disk", l.disk)] {
+        if value == Some(ByteSize(0)) {
+            return bad(key, "0".into(), "zero would end every command; leave it out to have none".into());
+        }
+    }
+    Ok(LimitPlan {
+        memory,
+        processes: l.processes,
+        cpu_percent: l.cpu.map(|c| u64::from(c.0)),
+        wall_ms: l.wall.map(|w| w.0),
+        grace_ms: l.grace.0,
+        output: l.output.map(|b| b.0),
+        output_action: l.output_action,
+        // A profile's wish above the host's hard limit is the host's: lower is never weaker.
+        open_files: l.open_files.min(host.open_files_hard),
+        file_size: l.file_size.map(|b| b.0),
+        locked_memory: l.locked_memory.0,
+        stack: l.stack.0,
+        scratch: l.scratch.0,
+        scratch_inodes: l.scratch_inodes,
+        disk: l.disk.map(|b| b.0),
+    })
+}
+
+/// What the host cannot do of what the profile asks: an error for a `Require`, else a recorded gap.
+fn gaps(
+    policy: &Policy,
+    host: &HostFacts,
+    limits: &LimitPlan,
+) -> Result<BTreeMap<Protection, Gap>, PlanError> {
+    use super::facts::Fact;
+    let mut missing: Vec<(Protection, String, String)> = Vec::new();
+    let mut fact = |protection, fact: &Fact| {
+        if let Fact::Missing { why, remedy } = fact {
+            missing.push((protection, why.clone(), remedy.clone()));
+        }
+    };
+    fact(Protection::Namespaces, &host.namespaces);
+    if policy.time_namespace {
+        fact(Protection::Namespaces, &host.time_namespace);
+    }
+    fact(Protection::Mounts, &host.mount_api);
+    fact(Protection::Proc, &host.proc_fresh);
+    fact(Protection::Seccomp, &host.seccomp);
+    let abi = |needed: u32, what: &str| {
+        (
+            format!("{what} needs Landlock ABI {needed}, this kernel has {}", host.landlock_abi),
+            if host.landlock_abi == 0 {
+                "boot with landlock in the lsm= list".to_owned()
+            } else {
+                "use a newer kernel".to_owned()
+            },
+        )
+    };
+    if host.landlock_abi < 2 {
+        let (why, remedy) = abi(2, "a rule set that permits renames between directories");
+        missing.push((Protection::LandlockFs, why, remedy));
+    }
+    let tcp_denied = policy.network.posture == Posture::Disabled && !policy.network.loopback;
+    if tcp_denied && host.landlock_abi < 4 {
+        let (why, remedy) = abi(4, "denying TCP");
+        missing.push((Protection::LandlockNet, why, remedy));
+    }
+    if host.landlock_abi < 6 {
+        let (why, remedy) = abi(6, "scoping signals and abstract sockets");
+        missing.push((Protection::LandlockScope, why, remedy));
+    }
+    let delegate =
+        || "run below a delegated cgroup: systemd-run --user --scope -p Delegate=yes stockade …".to_owned();
+    let controller = |name: &str| {
+        host.cgroup.v1.get(name).is_some_and(|d| d.writable)
+            || (host.cgroup.v2_controllers.iter().any(|c| c == name)
+                && host.cgroup.v2.as_ref().is_some_and(|d| d.writable))
+    };
+    for (protection, wanted, name) in [
+        (Protection::LimitMemory, limits.memory.is_some(), "memory"),
+        (Protection::LimitProcesses, limits.processes.is_some(), "pids"),
+        (Protection::LimitCpu, limits.cpu_percent.is_some(), "cpu"),
+    ] {
+        if wanted && !controller(name) {
+            missing.push((
+                protection,
+                format!("the {name} controller is not writable for this user"),
+                delegate(),
+            ));
+        }
+    }
+    if !(host.cgroup.v2_kill && host.cgroup.v2.as_ref().is_some_and(|d| d.writable)) {
+        missing.push((Protection::Kill, "no writable cgroup2 with cgroup.kill".to_owned(), delegate()));
+    }
+    let mut out = BTreeMap::new();
+    for (protection, why, remedy) in missing {
+        if policy.requires(protection) {
+            return Err(PlanError::Unmet { protection, why, remedy });
+        }
+        // Without namespaces or a mount API there is no executor at all, whatever a profile prefers.
+        if matches!(protection, Protection::Namespaces | Protection::Mounts) {
+            return Err(PlanError::Unmet { protection, why, remedy });
+        }
+        out.insert(protection, Gap { what: why, remedy });
+    }
+    Ok(out)
+}
+
+fn landlock(host: &HostFacts, fs: &[FsOp], deny_tcp: bool, _required: bool) -> LandlockPlan {
+    let abi = host.landlock_abi.min(LANDLOCK_ABI_KNOWN);
+    let mut rules = vec![LandlockRule { at: SandboxPath::root(), access: LandlockAccess::Read }];
+    for op in fs {
+        let access = match op {
+            FsOp::Scratch { .. } | FsOp::Tmpfs { .. } | FsOp::Overlay { .. } => LandlockAccess::Tree,
+            FsOp::Bind { writable: true, .. } => LandlockAccess::Tree,
+            FsOp::Proc { .. } | FsOp::Dev { .. } => LandlockAccess::Files,
+            _ => continue,
+        };
+        rules.push(LandlockRule { at: op.at().clone(), access });
+    }
+    let lost = [(2, "fs.refer"), (3, "fs.truncate"), (4, "net.tcp"), (5, "fs.ioctl_dev"), (6, "scope")]
+        .iter()
+        .filter(|(needed, _)| *needed > abi)
+        .map(|(_, name)| (*name).to_owned())
+        .collect();
+    LandlockPlan { abi, rules, deny_tcp: deny_tcp && abi >= 4, scope: abi >= 6, lost }
+}
+
+/// A finished table: its sources, its operations in order, and what is looked for afterwards.
+type Finished = (Vec<SourceRef>, Vec<FsOp>, Vec<Watch>);
+
+/// The mount table under construction.
+#[derive(Default)]
+struct Table {
+    sources: Vec<SourceRef>,
+    ops: BTreeMap<(usize, SandboxPath), FsOp>,
+    /// Where each source is attached, for masking what lies below it.
+    attached: Vec<(HostPath, SandboxPath)>,
+    watch: Vec<Watch>,
+}
+
+fn at(path: &str) -> SandboxPath {
+    SandboxPath::new(path).unwrap_or_else(|_| SandboxPath::root())
+}
+
+fn below(base: &SandboxPath, rel: &RelPath) -> SandboxPath {
+    base.join(rel)
+}
+
+impl Table {
+    fn put(&mut self, op: FsOp) -> Result<(), PlanError> {
+        let target = op.at().clone();
+        let key = (target.depth(), target.clone());
+        if target == SandboxPath::root() {
+            return Err(PlanError::ReservedTarget(target));
+        }
+        match self.ops.get(&key) {
+            // A plain directory is only a place; anything may be mounted there.
+            Some(FsOp::Dir { .. }) | None => {
+                self.ops.insert(key, op);
+                Ok(())
+            }
+            Some(_) if matches!(op, FsOp::Dir { .. }) => Ok(()),
+            Some(existing) if *existing == op => Ok(()),
+            Some(_) => Err(PlanError::DuplicateTarget(target)),
+        }
+    }
+
+    fn source(&mut self, path: &HostPath, fact: &PathFact, writable: bool, idmap: bool) -> SourceIx {
+        self.sources.push(SourceRef {
+            path: path.clone(),
+            fact: fact.clone(),
+            writable,
+            recursive: fact.kind == Kind::Dir,
+            idmap,
+        });
+        SourceIx((self.sources.len() - 1) as u32)
+    }
+
+    /// A tree of the host's own: everybody's files stay what they are.
+    fn system_bind(
+        &mut self,
+        path: &HostPath,
+        fact: &PathFact,
+        target: SandboxPath,
+    ) -> Result<(), PlanError> {
+        let from = self.source(path, fact, false, false);
+        self.attached.push((fact.real.clone(), target.clone()));
+        self.put(FsOp::Bind { from, at: target, writable: false })
+    }
+
+    /// A tree that is shared with the command.
+    fn bind(
+        &mut self,
+        path: &HostPath,
+        fact: &PathFact,
+        target: SandboxPath,
+        writable: bool,
+    ) -> Result<(), PlanError> {
+        let from = self.source(path, fact, writable, true);
+        self.attached.push((fact.real.clone(), target.clone()));
+        self.put(FsOp::Bind { from, at: target, writable })
+    }
+
+    fn system(&mut self, host: &HostPath, target: SandboxPath, entry: &SystemEntry) -> Result<(), PlanError> {
+        match entry {
+            SystemEntry::Symlink { to } => self.put(FsOp::Symlink { at: target, to: to.clone() }),
+            SystemEntry::Copy { content } => self.put(FsOp::File { at: target, content: content.clone() }),
+            SystemEntry::Mount { fact } => self.system_bind(host, fact, target),
+        }
+    }
+
+    fn base_root(&mut self, policy: &Policy, request: &Request, paths: &PathFacts) -> Result<(), PlanError> {
+        if request.root.is_some() && !policy.grants.root {
+            return Err(PlanError::NotGranted { what: "--root".into(), key: "root" });
+        }
+        let own_root = request.root.as_ref().or(policy.root.dir.as_ref());
+        if let Some(dir) = own_root {
+            let fact = found(paths, dir)?;
+            if fact.kind != Kind::Dir {
+                return Err(PlanError::SourceKind {
+                    path: dir.clone(),
+                    is: kind_text(fact.kind),
+                    wants: "a directory",
+                });
+            }
+        }
+        let base = own_root.cloned();
+        for (name, entry) in &paths.top {
+            let host = match &base {
+                Some(dir) => dir.join(name),
+                None => HostPath::new(Path::new("/").join(name.as_path()))
+                    .map_err(|_| PlanError::RootWorkspace)?,
+            };
+            self.system(&host, SandboxPath::root().join(name), entry)?;
+        }
+        self.put(FsOp::Dir { at: at("/etc") })?;
+        if !paths.top.keys().any(|n| n.as_path() == Path::new("etc")) {
+            for (name, entry) in &paths.etc {
+                let host = HostPath::new(Path::new("/etc").join(name.as_path()))
+                    .map_err(|_| PlanError::RootWorkspace)?;
+                self.system(&host, below(&at("/etc"), name), entry)?;
+            }
+            for (name, content) in identity_files(policy) {
+                let target = at(&format!("/etc/{name}"));
+                if !self.ops.contains_key(&(target.depth(), target.clone())) {
+                    self.put(FsOp::File { at: target, content: content.into() })?;
+                }
+            }
+        }
+        self.put(FsOp::Proc { at: at("/proc") })?;
+        self.put(FsOp::Dev { at: at("/dev") })?;
+        self.put(FsOp::Scratch { at: at("/dev/shm"), mode: 0o1777 })?;
+        self.put(FsOp::Scratch { at: at("/tmp"), mode: 0o1777 })?;
+        self.put(FsOp::Scratch { at: at("/run"), mode: 0o1777 })?;
+        self.put(FsOp::Scratch { at: home(policy.user), mode: 0o700 })?;
+        for (link, to) in [("/var/tmp", "../tmp"), ("/var/run", "../run")] {
+            if !paths.top.keys().any(|n| n.as_path() == Path::new("var")) {
+                self.put(FsOp::Symlink { at: at(link), to: to.into() })?;
+            }
+        }
+        if policy.root.toolchains && own_root.is_none() {
+            for tool in &paths.toolchains {
+                let target = tool.path.as_sandbox();
+                self.system_bind(&tool.path, &tool.fact, target.clone())?;
+                for (rel, kind) in &tool.credentials {
+                    self.put(FsOp::Mask { at: below(&target, rel), kind: *kind })?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn extra_mounts(
+        &mut self,
+        policy: &Policy,
+        request: &Request,
+        paths: &PathFacts,
+    ) -> Result<(), PlanError> {
+        for mount in &policy.mounts {
+            check_target(mount.target())?;
+            match mount {
+                MountEntry::Bind { source, target, writable, optional, .. } => match found(paths, source) {
+                    Ok(fact) => self.bind(source, &fact, target.clone(), *writable)?,
+                    Err(PlanError::Source { errno: libc::ENOENT, .. }) if *optional => {}
+                    Err(e) => return Err(e),
+                },
+                MountEntry::Overlay { source, target, .. } => {
+                    let fact = found(paths, source)?;
+                    self.overlay(source, &fact, target.clone())?;
+                }
+                MountEntry::Tmpfs { target, size, inodes, .. } => {
+                    self.put(FsOp::Tmpfs { at: target.clone(), size: size.0, inodes: *inodes })?;
+                }
+                MountEntry::File { target, content, .. } => {
+                    self.put(FsOp::File { at: target.clone(), content: content.clone() })?;
+                }
+                MountEntry::Dir { target, .. } => self.put(FsOp::Dir { at: target.clone() })?,
+                MountEntry::Symlink { target, to, .. } => {
+                    self.put(FsOp::Symlink { at: target.clone(), to: to.clone() })?;
+                }
+                // The type is only known once the rest of the root stands; init looks.
+                MountEntry::Mask { target, .. } => {
+                    self.put(FsOp::Mask { at: target.clone(), kind: Kind::Other })?
+                }
+            }
+        }
+        for bind in &request.binds {
+            check_target(&bind.target)?;
+            let (flag, key, granted) = if bind.writable {
+                ("--rw", "rw", &policy.grants.rw)
+            } else {
+                ("--ro", "ro", &policy.grants.ro)
+            };
+            let fact = found(paths, &bind.source)?;
+            if !granted.iter().any(|dir| fact.real.is_within(dir)) {
+                return Err(PlanError::NotGranted { what: format!("{flag} {}", bind.source), key });
+            }
+            if bind.source.as_path() == Path::new("/") {
+                return Err(PlanError::RootWorkspace);
+            }
+            self.bind(&bind.source, &fact, bind.target.clone(), bind.writable)?;
+        }
+        for (target, size) in &request.tmpfs {
+            check_target(target)?;
+            if !policy.grants.tmpfs {
+                return Err(PlanError::NotGranted { what: format!("--tmpfs {target}"), key: "tmpfs" });
+            }
+            let size = size.map_or(policy.limits.scratch.0, |s| s.0);
+            if size == 0 {
+                return Err(PlanError::Limit {
+                    key: "scratch",
+                    configured: "0".into(),
+                    why: format!("--tmpfs {target} cannot have size 0"),
+                });
+            }
+            self.put(FsOp::Tmpfs { at: target.clone(), size, inodes: policy.limits.scratch_inodes })?;
+        }
+        Ok(())
+    }
+
+    fn overlay(&mut self, source: &HostPath, fact: &PathFact, target: SandboxPath) -> Result<(), PlanError> {
+        if fact.kind != Kind::Dir {
+            return Err(PlanError::SourceKind {
+                path: source.clone(),
+                is: kind_text(fact.kind),
+                wants: "a directory",
+            });
+        }
+        let lower = self.source(source, fact, false, true);
+        self.attached.push((fact.real.clone(), target.clone()));
+        self.put(FsOp::Overlay { lower, at: target })
+    }
+
+    fn workspace(
+        &mut self,
+        policy: &Policy,
+        request: &Request,
+        paths: &PathFacts,
+    ) -> Result<Option<SandboxPath>, PlanError> {
+        let (Some(dir), Some(fact)) = (&request.workspace, &paths.workspace) else { return Ok(None) };
+        let mut access = policy.workspace.access;
+        if access == Access::None {
+            return Ok(None);
+        }
+        if dir.as_path() == Path::new("/") {
+            return Err(PlanError::RootWorkspace);
+        }
+        if fact.root.kind != Kind::Dir {
+            return Err(PlanError::SourceKind {
+                path: dir.clone(),
+                is: kind_text(fact.root.kind),
+                wants: "a directory",
+            });
+        }
+        if request.workspace_explicit && !policy.grants.workspace {
+            return Err(PlanError::NotGranted { what: format!("-w {dir}"), key: "workspace" });
+        }
+        if !request.workspace_explicit
+            && paths.home.as_ref().is_some_and(|home| home.is_within(&fact.root.real))
+        {
+            return Err(PlanError::ImplicitWorkspace(dir.clone()));
+        }
+        let missing = missing_protected(policy, fact);
+        if access == Access::Rw
+            && policy.workspace.protect_missing == ProtectMissing::Overlay
+            && !missing.is_empty()
+        {
+            access = Access::Overlay;
+        }
+        let target = request.at.clone().unwrap_or_else(|| dir.as_sandbox());
+        check_target(&target)?;
+        self.tree(dir, &fact.root, &target, access, &fact.protected)?;
+        for (rel, kind) in &fact.hidden {
+            if matches!(access, Access::Rw | Access::Overlay) {
+                self.pin_ancestors(&target, rel);
+            }
+            self.put(FsOp::Mask { at: below(&target, rel), kind: *kind })?;
+        }
+        if access == Access::Rw && !missing.is_empty() {
+            let modules = RelPath::new(".git/modules").ok().filter(|_| guards_git(policy));
+            self.watch(dir, &target, missing, modules);
+        }
+        if let Some(git) = &fact.git
+            && git.common_fact.kind == Kind::Dir
+            && !git.common_dir.is_within(&fact.root.real)
+        {
+            let common_at = git.common_dir.as_sandbox();
+            check_target(&common_at)?;
+            self.tree(&git.common_dir, &git.common_fact, &common_at, access, &git.protected)?;
+            if access == Access::Rw && guards_git(policy) {
+                // The same names as below a `.git` of the workspace's own.
+                let missing = policy
+                    .workspace
+                    .protect
+                    .iter()
+                    .filter_map(|p| RelPath::new(p.as_path().strip_prefix(".git").ok()?).ok())
+                    .filter(|p| !git.protected.iter().any(|(rel, _)| rel == p || p.is_within(rel)))
+                    .collect();
+                self.watch(&git.common_dir, &common_at, missing, RelPath::new("modules").ok());
+            }
+        }
+        Ok(Some(target))
+    }
+
+    fn watch(&mut self, dir: &HostPath, at: &SandboxPath, missing: Vec<RelPath>, modules: Option<RelPath>) {
+        if let Some(index) = self.sources.iter().position(|s| s.path == *dir) {
+            let source = SourceIx(u32::try_from(index).unwrap_or(u32::MAX));
+            self.watch.push(Watch { source, at: at.clone(), missing, modules });
+        }
+    }
+
+    /// Makes every directory from `base` down to `rel` a mount point, else a rename of one of them would carry what
+    /// lies below it out of its protection or mask, in this run or the next.
+    fn pin_ancestors(&mut self, base: &SandboxPath, rel: &RelPath) {
+        let mut up = rel.as_path().parent();
+        while let Some(dir) = up.filter(|d| !d.as_os_str().is_empty()) {
+            if let Ok(rel) = RelPath::new(dir) {
+                let pin = below(base, &rel);
+                let key = (pin.depth(), pin.clone());
+                // A parent that is itself held or hidden is already a mount point.
+                self.ops.entry(key).or_insert(FsOp::Pin { at: pin });
+            }
+            up = dir.parent();
+        }
+    }
+
+    /// A workspace-like tree: attached as `access` says, its protected names held in place.
+    fn tree(
+        &mut self,
+        dir: &HostPath,
+        fact: &PathFact,
+        target: &SandboxPath,
+        access: Access,
+        protected: &[(RelPath, Kind)],
+    ) -> Result<(), PlanError> {
+        match access {
+            Access::None => {}
+            Access::Ro => self.bind(dir, fact, target.clone(), false)?,
+            Access::Overlay => self.overlay(dir, fact, target.clone())?,
+            Access::Rw => {
+                self.bind(dir, fact, target.clone(), true)?;
+                for (rel, kind) in protected {
+                    let place = below(target, rel);
+                    if *kind == Kind::Symlink {
+                        return Err(PlanError::ProtectedLink(place));
+                    }
+                    self.pin_ancestors(target, rel);
+                    let key = (place.depth(), place.clone());
+                    self.ops.insert(key, FsOp::Protect { at: place, kind: *kind });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Stockade's own state is never visible, wherever a source may show it.
+    fn mask_state_dir(&mut self, paths: &PathFacts) -> Result<(), PlanError> {
+        let Some(state) = &paths.state_dir else { return Ok(()) };
+        let mut masks = Vec::new();
+        for (real, target) in &self.attached {
+            if state == real {
+                return Err(PlanError::NotGranted {
+                    what: format!("the state directory {state}"),
+                    key: "rw",
+                });
+            }
+            if let Some(rel) = state.below(real) {
+                masks.push((target.clone(), rel));
+            }
+        }
+        for (base, rel) in masks {
+            self.pin_ancestors(&base, &rel);
+            let mask = below(&base, &rel);
+            let key = (mask.depth(), mask.clone());
+            self.ops.insert(key, FsOp::Mask { at: mask, kind: Kind::Dir });
+        }
+        Ok(())
+    }
+
+    fn finish(self) -> Result<Finished, PlanError> {
+        if self.ops.len() > FS_OPS_MAX {
+            return Err(PlanError::TooMany(self.ops.len()));
+        }
+        // What lies below a masked directory is hidden with it.
+        let masked: Vec<SandboxPath> = self
+            .ops
+            .values()
+            .filter_map(|op| match op {
+                FsOp::Mask { at, kind: Kind::Dir } => Some(at.clone()),
+                _ => None,
+            })
+            .collect();
+        let ops = self
+            .ops
+            .into_values()
+            .filter(|op| !masked.iter().any(|m| op.at() != m && op.at().is_within(m)))
+            .collect();
+        Ok((self.sources, ops, self.watch))
+    }
+}
+
+/// Whether git's own files are among what the policy protects.
+fn guards_git(policy: &Policy) -> bool {
+    policy.workspace.protect.iter().any(|p| p.as_path().starts_with(".git"))
+}
+
+/// Protected patterns that have no match yet.
+fn missing_protected(policy: &Policy, fact: &WorkspaceFact) -> Vec<RelPath> {
+    policy
+        .workspace
+        .protect
+        .iter()
+        .filter(|pattern| {
+            pattern.as_bytes().contains(&b'*')
+                || !fact.protected.iter().any(|(rel, _)| rel == *pattern || pattern.is_within(rel))
+        })
+        .cloned()
+        .collect()
+}
+
+fn check_target(target: &SandboxPath) -> Result<(), PlanError> {
+    let first = target.as_path().iter().nth(1).map(OsStrExt::as_bytes);
+    let reserved = [&b"proc"[..], b"dev", b"sys"];
+    if first.is_none_or(|name| reserved.contains(&name)) {
+        return Err(PlanError::ReservedTarget(target.clone()));
+    }
+    Ok(())
+}
+
+fn found(paths: &PathFacts, path: &HostPath) -> Result<PathFact, PlanError> {
+    match paths.sources.get(path) {
+        Some(Ok(fact)) => Ok(fact.clone()),
+        Some(Err(missing)) => Err(PlanError::Source { path: path.clone(), errno: missing.errno }),
+        None => Err(PlanError::Source { path: path.clone(), errno: libc::ENOENT }),
+    }
+}
+
+/// The command's home.
+pub fn home(user: InsideUser) -> SandboxPath {
+    at(match user {
+        InsideUser::Agent => "/home/agent",
+        InsideUser::Root => "/root",
+    })
+}
+
+fn identity_files(policy: &Policy) -> Vec<(&'static str, String)> {
+    let host = &policy.hostname;
+    vec![
+        (
+            "passwd",
+            "root:x:0:0:root:/root:/bin/sh\nagent:x:1000:1000:agent:/home/agent:/bin/sh\nnobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n"
+                .to_owned(),
+        ),
+        ("group", "root:x:0:\ntty:x:5:\nagent:x:1000:\nnogroup:x:65534:\n".to_owned()),
+        ("hosts", format!("127.0.0.1 localhost {host}\n::1 localhost ip6-localhost ip6-loopback\n")),
+        ("hostname", format!("{host}\n")),
+        ("resolv.conf", "# no name server: this executor has no network\n".to_owned()),
+        ("nsswitch.conf", "passwd: files\ngroup: files\nhosts: files dns\nservices: files\nprotocols: files\n".to_owned()),
+        ("machine-id", "00000000000000000000000000000001\n".to_owned()),
+    ]
+}
+
+fn name_matches(pattern: &str, name: &[u8]) -> bool {
+    match pattern.strip_suffix('*') {
+        Some(prefix) => name.starts_with(prefix.as_bytes()),
+        None => pattern.as_bytes() == name,
+    }
+}
+
+const DEFAULT_PATH: [&str; 6] =
+    ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"];
+
+fn command(
+    policy: &Policy,
+    request: &Request,
+    paths: &PathFacts,
+    workspace_at: Option<SandboxPath>,
+) -> Result<Command, PlanError> {
+    let user = match policy.user {
+        InsideUser::Agent => "agent",
+        InsideUser::Root => "root",
+    };
+    let home = home(policy.user);
+    let path = search_path(policy, request, paths);
+    let mut env: BTreeMap<OsBytes, OsBytes> = BTreeMap::new();
+    for (name, value) in &request.caller_env {
+        if policy.env.pass.iter().any(|p| name_matches(p, name.as_bytes())) {
+            env.insert(name.clone(), value.clone());
+        }
+    }
+    let joined: Vec<u8> = path.iter().map(SandboxPath::as_bytes).collect::<Vec<_>>().join(&b':');
+    for (name, value) in [
+        ("HOME", OsBytes::from(home.as_bytes().to_vec())),
+        ("USER", user.into()),
+        ("LOGNAME", user.into()),
+        ("SHELL", "/bin/sh".into()),
+        ("TMPDIR", "/tmp".into()),
+        ("PATH", joined.into()),
+    ] {
+        env.insert(name.into(), value);
+    }
+    if policy.root.toolchains && request.root.is_none() && policy.root.dir.is_none() {
+        for tool in &paths.toolchains {
+            if let Some(name) = &tool.variable {
+                env.insert(name.as_str().into(), tool.path.as_bytes().to_vec().into());
+            }
+        }
+    }
+    for (name, value) in &policy.env.set {
+        env.insert(name.as_str().into(), value.clone());
+    }
+    for (name, value) in &request.env {
+        if !policy.grants.env.iter().any(|p| name_matches(p, name.as_bytes())) {
+            return Err(PlanError::NotGranted {
+                what: format!("--env {}", crate::base::text::visible(name.as_bytes())),
+                key: "env",
+            });
+        }
+        env.insert(name.as_str().into(), value.clone());
+    }
+    if env.iter().any(|(n, v)| n.as_bytes().contains(&0) || v.as_bytes().contains(&0)) {
+        return Err(PlanError::Nul("an environment variable"));
+    }
+    let cwd = request.cwd.clone().or(workspace_at).unwrap_or_else(SandboxPath::root);
+    Ok(Command { argv: request.argv.clone(), env: env.into_iter().collect(), cwd, path, tty: request.tty })
+}
+
+/// PATH inside: the caller's entries that exist there, in the caller's order, then the usual directories.
+fn search_path(policy: &Policy, request: &Request, paths: &PathFacts) -> Vec<SandboxPath> {
+    let mut out: Vec<SandboxPath> = Vec::new();
+    let mut add = |p: SandboxPath| {
+        if !out.contains(&p) {
+            out.push(p);
+        }
+    };
+    if policy.root.toolchains && request.root.is_none() && policy.root.dir.is_none() {
+        let caller = request.caller_env.get(&OsBytes::from("PATH"));
+        for entry in caller.map_or(&[][..], OsBytes::as_bytes).split(|b| *b == b':') {
+            let Ok(entry) = SandboxPath::new(Path::new(std::ffi::OsStr::from_bytes(entry))) else { continue };
+            let system = ["/usr", "/bin", "/sbin"].iter().any(|d| entry.is_within(&at(d)));
+            let mounted = paths.toolchains.iter().any(|t| entry.is_within(&t.path.as_sandbox()));
+            if system || mounted {
+                add(entry);
+            }
+        }
+        for tool in paths.toolchains.iter().filter(|t| t.variable.as_deref() == Some("CARGO_HOME")) {
+            if let Ok(bin) = RelPath::new("bin") {
+                add(tool.path.as_sandbox().join(&bin));
+            }
+        }
+    }
+    for dir in DEFAULT_PATH {
+        add(at(dir));
+    }
+    out
+}
+
+/// The needs of a plan in reporting order.
+pub fn need(containment: &Containment, protection: Protection) -> Need {
+    containment.needs.get(&protection).copied().unwrap_or(Need::Require)
+}

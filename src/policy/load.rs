@@ -1,0 +1,204 @@
+//! From candidates to the policy: the chain of `extends`, then the project, then `--set`.
+
+use super::error::{Fault, LibraryError, Place, PolicyError, near_profiles};
+use super::merge::{Input, Mode, apply, blank, check_whole};
+use super::types::{Origin, Policy};
+use super::{EXTENDS_DEPTH_MAX, FLOOR_PROFILE, Setting, embedded, is_profile_name};
+use crate::base::HostPath;
+use crate::manifest::{ProfileFile, Spans, parse_profile};
+
+/// A profile's bytes and where they came from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Candidate {
+    /// Where from.
+    pub origin: Origin,
+    /// The file's content.
+    pub bytes: Vec<u8>,
+}
+
+/// Finds profiles by name, in the order of [`super::search_path`]. The built-in ones need not be found:
+/// they are what is looked at last.
+pub trait Library {
+    /// The profile called `name`, if there is one.
+    ///
+    /// # Errors
+    /// When there is one but it can't be read.
+    fn find(&self, name: &str) -> Result<Option<Candidate>, LibraryError>;
+}
+
+/// A library of the built-in profiles alone.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct EmbeddedOnly;
+
+impl Library for EmbeddedOnly {
+    fn find(&self, _: &str) -> Result<Option<Candidate>, LibraryError> {
+        Ok(None)
+    }
+}
+
+impl Candidate {
+    /// The built-in profile of that name.
+    pub fn embedded(name: &str) -> Option<Self> {
+        let text = embedded(name)?;
+        // The reasons are for readers; parsing them is half the work, and a test reads every built-in one whole.
+        let without = text.split_once("\n[why]\n").map_or(text, |(keys, _)| keys);
+        Some(Self { origin: Origin::Embedded, bytes: without.as_bytes().to_vec() })
+    }
+}
+
+struct Link {
+    origin: Origin,
+    /// The name by which it was found; tells the built-in ones apart.
+    found_as: Option<String>,
+    file: ProfileFile,
+}
+
+/// The policy of `root` (the profile that the caller chose, or the default one), with what it extends below
+/// it and `project` and `sets` on top, which may only narrow.
+///
+/// # Errors
+/// The first fault, with its place, key and remedy.
+pub fn load(
+    root: Candidate,
+    library: &dyn Library,
+    project: Option<Candidate>,
+    sets: &[Setting],
+) -> Result<Policy, PolicyError> {
+    let chain = chain(root, library)?;
+    let mut policy = blank();
+    for link in chain.iter().rev() {
+        policy = apply(policy, &Input::file(&link.origin, &link.file), Mode::Extend)?;
+    }
+    policy.name = profile_name(&chain[0])?;
+    policy.origins = chain.iter().map(|link| link.origin.clone()).collect();
+    check_whole(&policy, |key| {
+        // The file nearest to the caller that says something about it.
+        let link = chain.iter().find(|l| l.file.spans.contains(key)).unwrap_or(&chain[0]);
+        place(&link.origin, &link.file.spans, key)
+    })?;
+
+    if let Some(candidate) = project {
+        policy = narrow_by_project(policy, candidate)?;
+    }
+    if !sets.is_empty() {
+        // One by one, and looked at as a whole when all are in: two may make sense together only.
+        for set in sets {
+            policy = narrow(policy, &Input::set(&set.key, &set.doc))?;
+        }
+        check_whole(&policy, |_| Place::Set)?;
+    }
+    Ok(policy)
+}
+
+fn narrow_by_project(policy: Policy, candidate: Candidate) -> Result<Policy, PolicyError> {
+    let Candidate { origin, bytes } = candidate;
+    let file = parse_profile(&bytes).map_err(|e| PolicyError::of_manifest(&origin, e))?;
+    for key in ["name", "extends", "grants", "root.dir", "env.set"] {
+        if file.spans.contains(key) {
+            return Err(PolicyError {
+                place: place(&origin, &file.spans, key),
+                key: Some(key.to_owned()),
+                fault: Box::new(Fault::NotForProjects),
+            });
+        }
+    }
+    let mut policy = narrow(policy, &Input::file(&origin, &file))?;
+    check_whole(&policy, |key| place(&origin, &file.spans, key))?;
+    policy.origins.push(origin);
+    Ok(policy)
+}
+
+/// `base` with `input` on top, when that is within `base`.
+pub(super) fn narrow(base: Policy, input: &Input<'_>) -> Result<Policy, PolicyError> {
+    let result = apply(base.clone(), input, Mode::Narrow)?;
+    match result.widenings(&base).into_iter().next() {
+        None => Ok(result),
+        Some(wider) => Err(PolicyError {
+            place: input.place(&wider.key),
+            key: Some(wider.key),
+            fault: Box::new(Fault::Widens { profile: base.name, base: wider.base, asked: wider.asked }),
+        }),
+    }
+}
+
+fn place(origin: &Origin, spans: &Spans, key: &str) -> Place {
+    Place::File { origin: origin.clone(), at: spans.at(key) }
+}
+
+fn chain(root: Candidate, library: &dyn Library) -> Result<Vec<Link>, PolicyError> {
+    let mut chain: Vec<Link> = Vec::new();
+    let mut next = Some((root, None::<String>));
+    while let Some((candidate, found_as)) = next.take() {
+        let Candidate { origin, bytes } = candidate;
+        let file = parse_profile(&bytes).map_err(|e| PolicyError::of_manifest(&origin, e))?;
+        let found_as = found_as.or_else(|| file.doc.name.clone());
+        chain.push(Link { origin, found_as, file });
+        next = below(&chain, library)?;
+    }
+    Ok(chain)
+}
+
+/// What the last link of `chain` extends.
+fn below(chain: &[Link], library: &dyn Library) -> Result<Option<(Candidate, Option<String>)>, PolicyError> {
+    let Some(link) = chain.last() else { return Ok(None) };
+    let fail = |fault| PolicyError {
+        place: place(&link.origin, &link.file.spans, "extends"),
+        key: Some("extends".to_owned()),
+        fault: Box::new(fault),
+    };
+    let built_in = link.origin == Origin::Embedded;
+    let name = match link.file.doc.extends.as_deref() {
+        Some(name) if is_profile_name(name) => name,
+        Some(name) => return Err(fail(Fault::ProfileName { name: super::check::shown(name) })),
+        // A built-in profile without `extends` is complete. A file's gaps are filled by the strictest one.
+        None if built_in => return Ok(None),
+        None => {
+            let floor = Candidate::embedded(FLOOR_PROFILE).map(|c| (c, Some(FLOOR_PROFILE.to_owned())));
+            return Ok(floor);
+        }
+    };
+    // Built-in profiles stand on built-in ones alone, so that a file called `offline` can't change `strict`.
+    let mut found = if built_in { None } else { library.find(name).map_err(|e| fail(e.into()))? };
+    if found.as_ref().is_some_and(|c| c.origin == link.origin) {
+        // A file that extends its own name means the built-in profile that it shadows.
+        found = None;
+        if embedded(name).is_none() {
+            return Err(fail(Fault::ExtendsCycle { name: name.to_owned() }));
+        }
+    }
+    let found = found
+        .or_else(|| Candidate::embedded(name))
+        .ok_or_else(|| fail(Fault::UnknownProfile { name: name.to_owned(), near: near_profiles(name) }))?;
+    let again = |l: &Link| {
+        l.origin == found.origin && (l.origin != Origin::Embedded || l.found_as.as_deref() == Some(name))
+    };
+    if chain.iter().any(again) {
+        return Err(fail(Fault::ExtendsCycle { name: name.to_owned() }));
+    }
+    if chain.len() >= EXTENDS_DEPTH_MAX {
+        return Err(fail(Fault::ExtendsTooDeep));
+    }
+    Ok(Some((found, Some(name.to_owned()))))
+}
+
+fn profile_name(link: &Link) -> Result<String, PolicyError> {
+    let fail = |fault| PolicyError {
+        place: place(&link.origin, &link.file.spans, "name"),
+        key: Some("name".to_owned()),
+        fault: Box::new(fault),
+    };
+    if let Some(name) = &link.file.doc.name {
+        return if is_profile_name(name) {
+            Ok(name.clone())
+        } else {
+            Err(fail(Fault::ProfileName { name: super::check::shown(name) }))
+        };
+    }
+    let stem = |path: &HostPath| path.as_path().file_stem().and_then(|s| s.to_str()).map(str::to_owned);
+    match &link.origin {
+        Origin::Embedded => None,
+        Origin::System(path) | Origin::User(path) | Origin::File(path) | Origin::Project(path) => stem(path),
+    }
+    .filter(|name| is_profile_name(name))
+    .ok_or_else(|| fail(Fault::ProfileNameMissing))
+}

@@ -1,0 +1,154 @@
+//! **Process:** the owner, host view. Clones init, writes its id maps, and speaks with it until the command has
+//! started. Never enters a namespace. Everything before [`begin`] may fail without anything to clean up but what
+//! the caller made; afterwards dropping [`Running`] ends the executor, since init dies with the control socket.
+
+use super::Mutants;
+use super::idmap;
+use super::sources::{self, Trees};
+use super::stage::init::{self, Stdio, Task};
+use super::stage::wire::{AtStep, Message, Sequence, StageFault, Step, receive, send};
+use super::verify::HostView;
+use crate::plan::{Mode, Plan};
+use crate::sys::clone::{Cloned, clone3};
+use rustix::fs::{Mode as FileMode, OFlags};
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+/// What launching needs beside the plan.
+#[derive(Debug)]
+pub struct Launch<'plan> {
+    /// The plan.
+    pub plan: &'plan Plan,
+    /// First id of the leased range; unused when rootless.
+    pub id_base: u32,
+    /// The caller's uid and gid.
+    pub caller: (u32, u32),
+    /// The command's ends of its standard descriptors.
+    pub stdio: Stdio,
+    /// Switched-off protections.
+    pub mutants: Mutants,
+}
+
+/// An executor whose init lives.
+#[derive(Debug)]
+pub struct Running {
+    /// init, as seen from here.
+    pub pid: i32,
+    /// Readable once init is dead.
+    pub pidfd: OwnedFd,
+    /// The line to init.
+    pub control: OwnedFd,
+    sequence: Sequence,
+    trees: Option<Trees>,
+}
+
+/// Opens the sources (when privileged) and clones init, into `cgroup` when given.
+///
+/// # Errors
+/// A fault of the step that failed; nothing is left.
+pub fn begin(launch: Launch<'_>, cgroup: Option<BorrowedFd<'_>>) -> Result<Running, StageFault> {
+    let Launch { plan, stdio, mutants, .. } = launch;
+    let c = &plan.containment;
+    let trees = match c.mode {
+        Mode::Privileged => Some(sources::open(&c.sources)?),
+        Mode::Rootless => None,
+    };
+    let host = HostView::gather();
+    let (control, line) =
+        rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+            .at(Step::Unshare)?;
+    // The rest of the namespaces are made by init itself, at the same time as the owner makes cgroups.
+    let mut namespaces = libc::CLONE_NEWUSER as u64;
+    if !mutants.off(super::Mutant::PidNamespace) {
+        namespaces |= libc::CLONE_NEWPID as u64;
+    }
+    match clone3(namespaces, cgroup).at(Step::Unshare)? {
+        Cloned::Child => {
+            drop(control);
+            init::run(Task { plan, trees, stdio, host, mutants }, &line)
+        }
+        Cloned::Parent { pid, pidfd } => {
+            Ok(Running { pid, pidfd, control, sequence: Sequence::default(), trees })
+        }
+    }
+}
+
+impl Running {
+    /// Writes the id maps and makes the workspace trees idmapped.
+    ///
+    /// # Errors
+    /// EPERM when the range may not be mapped; EINVAL, with the index of the source, for a file system that cannot
+    /// be idmapped.
+    pub fn map_ids(&mut self, launch: (&Plan, u32, (u32, u32))) -> Result<(), StageFault> {
+        let (plan, base, caller) = launch;
+        let c = &plan.containment;
+        let flags = OFlags::PATH | OFlags::CLOEXEC | OFlags::DIRECTORY;
+        let proc = rustix::fs::open("/proc", flags, FileMode::empty()).at(Step::AwaitIdMaps)?;
+        let is_proc = rustix::fs::fstatfs(&proc).is_ok_and(|s| s.f_type == libc::PROC_SUPER_MAGIC);
+        if !is_proc {
+            return Err(StageFault { step: Step::AwaitIdMaps, errno: libc::ENODEV, index: u32::MAX });
+        }
+        let maps = idmap::outer_maps(&c.ids, c.mode, base, caller);
+        idmap::write_maps(proc.as_fd(), self.pid, &maps, c.mode == Mode::Rootless).at(Step::AwaitIdMaps)?;
+        if let Some(trees) = &self.trees {
+            let userns = idmap::user_namespace(proc.as_fd(), self.pid).at(Step::AwaitIdMaps)?;
+            for (index, (source, tree)) in c.sources.iter().zip(&trees.sources).enumerate() {
+                if !source.idmap {
+                    continue;
+                }
+                if let Err(e) = idmap::apply(tree.as_fd(), &userns)
+                    && source.writable
+                {
+                    return Err(StageFault::new(Step::AwaitIdMaps, &e).at(index));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets init enter the v1 cgroups of `tasks` and build the root.
+    ///
+    /// # Errors
+    /// sendmsg(2): init is gone.
+    pub fn build(&mut self, tasks: &[BorrowedFd<'_>]) -> Result<(), StageFault> {
+        self.trees = None;
+        send(self.control.as_fd(), Message::Mapped, tasks).at(Step::AwaitIdMaps)
+    }
+
+    /// Sends a message to init.
+    ///
+    /// # Errors
+    /// sendmsg(2): init is gone.
+    pub fn tell(&self, message: Message) -> Result<(), StageFault> {
+        send(self.control.as_fd(), message, &[]).at(Step::AwaitGo)
+    }
+
+    /// init's next message, in its order; `None` when it is gone without another word.
+    ///
+    /// # Errors
+    /// recvmsg(2); EPROTO for a message out of order.
+    pub fn hear(&mut self) -> Result<Option<(Message, Vec<OwnedFd>)>, StageFault> {
+        match receive(&self.control).at(Step::AwaitGo)? {
+            None => Ok(None),
+            Some((message, fds)) => match self.sequence.accept(message) {
+                Ok(message) => Ok(Some((message, fds))),
+                Err(_) => Err(StageFault { step: Step::AwaitGo, errno: libc::EPROTO, index: u32::MAX }),
+            },
+        }
+    }
+
+    /// Whether every namespace that the plan asks for differs from the owner's: read back from procfs. `None` where
+    /// that cannot be read (an ordinary user may not look into an undumpable init); a canary compares them as well.
+    pub fn namespaces_read_back(&self, own_network: bool) -> Option<bool> {
+        let id = |who: &str, name: &str| {
+            rustix::fs::stat(format!("/proc/{who}/ns/{name}")).map(|s| (s.st_dev, s.st_ino)).ok()
+        };
+        let init = self.pid.to_string();
+        let mut all = true;
+        for name in ["user", "mnt", "pid_for_children", "net", "ipc", "uts"] {
+            let differs = id("self", name)? != id(&init, name)?;
+            all &= differs == (own_network || name != "net");
+        }
+        Some(all)
+    }
+}

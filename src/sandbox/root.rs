@@ -1,0 +1,438 @@
+//! The new root: a tmpfs, the plan's mount table applied to it in order, then `pivot_root`. Runs in init, with
+//! the host's root still visible until [`enter`]. Targets are created and resolved beneath the new root only,
+//! without following links; nothing is ever created in a host tree.
+
+use crate::plan::{Containment, FsOp, Kind};
+use crate::sandbox::sources::{DEVICES, Trees, kind_of};
+use crate::sandbox::stage::wire::{AtStep, StageFault, Step};
+use crate::sandbox::{Mutant, Mutants};
+use crate::sys::mount::{Attrs, NODEV, NOEXEC, NOSUID, RDONLY, set_attrs};
+use rustix::fs::{AtFlags, CWD, Gid, Mode, OFlags, ResolveFlags, Uid};
+use rustix::io::Errno;
+use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags};
+use std::ffi::OsStr;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::{Component, Path, PathBuf};
+
+/// Entries of procfs that show or change what an executor has no business with. Only those are masked that
+/// file permissions would show to an unprivileged user: the others are closed to everyone but the host's root,
+/// who does not exist inside.
+const PROC_MASKED: [&str; 9] = [
+    "keys",
+    "key-users",
+    "kallsyms",
+    "timer_list",
+    "sched_debug",
+    "latency_stats",
+    "kcore",
+    "sysrq-trigger",
+    "kmsg",
+];
+
+/// The root under construction.
+pub struct Root<'plan> {
+    plan: &'plan Containment,
+    trees: Trees,
+    /// The root tmpfs, attached.
+    fd: OwnedFd,
+    empty_file: OwnedFd,
+    empty_dir: OwnedFd,
+    agent: (Uid, Gid),
+    overlays: u32,
+    mutants: Mutants,
+}
+
+fn plain(e: Errno) -> io::Error {
+    e.into()
+}
+
+fn new_fs(kind: &str, options: &[(&str, &str)], attrs: MountAttrFlags) -> io::Result<OwnedFd> {
+    let fs = rustix::mount::fsopen(kind, FsOpenFlags::FSOPEN_CLOEXEC)?;
+    for (key, value) in options {
+        rustix::mount::fsconfig_set_string(&fs, *key, *value)?;
+    }
+    rustix::mount::fsconfig_create(&fs)?;
+    Ok(rustix::mount::fsmount(&fs, FsMountFlags::FSMOUNT_CLOEXEC, attrs)?)
+}
+
+fn attach(tree: BorrowedFd<'_>, target: BorrowedFd<'_>) -> io::Result<()> {
+    let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
+    rustix::mount::move_mount(tree, c"", target, c"", flags).map_err(plain)
+}
+
+fn clone_tree(of: BorrowedFd<'_>, recursive: bool) -> io::Result<OwnedFd> {
+    let mut flags =
+        OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;
+    if recursive {
+        flags |= OpenTreeFlags::AT_RECURSIVE;
+    }
+    rustix::mount::open_tree(of, c"", flags).map_err(plain)
+}
+
+/// `path` without its leading slash, as the kernel wants it beneath a descriptor.
+fn relative(path: &Path) -> &Path {
+    let rest = path.strip_prefix("/").unwrap_or(path);
+    if rest.as_os_str().is_empty() { Path::new(".") } else { rest }
+}
+
+/// Cuts propagation both ways in this mount namespace.
+///
+/// # Errors
+/// mount_setattr(2).
+pub fn make_private() -> Result<(), StageFault> {
+    let attrs = Attrs { propagation: libc::MS_PRIVATE, ..Default::default() };
+    set_attrs(CWD, c"/", true, attrs).at(Step::PrivateMounts)
+}
+
+impl<'plan> Root<'plan> {
+    /// Makes the root tmpfs and attaches it.
+    ///
+    /// # Errors
+    /// fsopen(2), fsmount(2), move_mount(2).
+    pub fn new(plan: &'plan Containment, trees: Trees, mutants: Mutants) -> Result<Self, StageFault> {
+        let make = || -> io::Result<Self> {
+            let size = plan.limits.scratch.to_string();
+            let inodes = plan.limits.scratch_inodes.to_string();
+            let options = [("mode", "0755"), ("size", size.as_str()), ("nr_inodes", inodes.as_str())];
+            let attrs = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
+            let fd = new_fs("tmpfs", &options, attrs)?;
+            // Any directory of the host view will do for the moment; all sources are open already.
+            let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
+            rustix::mount::move_mount(&fd, c"", CWD, c"/usr", flags)
+                .or_else(|_| rustix::mount::move_mount(&fd, c"", CWD, c"/tmp", flags))?;
+            let create = OFlags::CREATE | OFlags::EXCL | OFlags::RDONLY | OFlags::CLOEXEC;
+            drop(rustix::fs::openat(&fd, c".empty", create, Mode::from_raw_mode(0o444))?);
+            rustix::fs::mkdirat(&fd, c".void", Mode::from_raw_mode(0o555))?;
+            let empty = |name: &str| -> io::Result<OwnedFd> {
+                let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
+                let tree = rustix::mount::open_tree(&fd, name, flags)?;
+                let set = RDONLY | NOSUID | NODEV | NOEXEC;
+                set_attrs(tree.as_fd(), c"", false, Attrs { set, ..Default::default() })?;
+                Ok(tree)
+            };
+            let (empty_file, empty_dir) = (empty(".empty")?, empty(".void")?);
+            let agent = (Uid::from_raw(plan.ids.outer_uid), Gid::from_raw(plan.ids.outer_gid));
+            Ok(Self { plan, trees, fd, empty_file, empty_dir, agent, overlays: 0, mutants })
+        };
+        make().at(Step::NewRoot)
+    }
+
+    /// Applies the whole table, in order.
+    ///
+    /// # Errors
+    /// With the index of the operation: ENOENT for a mount point that would have to be created in a host tree,
+    /// ELOOP for one behind a link, and whatever the mounts return.
+    pub fn build(&mut self) -> Result<(), StageFault> {
+        for (index, op) in self.plan.fs.iter().enumerate() {
+            self.apply(index, op).map_err(|e| StageFault::new(Step::MountTable, &e).at(index))?;
+        }
+        Ok(())
+    }
+
+    fn apply(&mut self, index: usize, op: &FsOp) -> io::Result<()> {
+        match op {
+            FsOp::Dir { at } => self.dir(index, at.as_path(), 0o755).map(drop),
+            FsOp::Symlink { at, to } => {
+                let (parent, name) = self.parent(index, at.as_path())?;
+                Ok(rustix::fs::symlinkat(to.as_os_str(), parent, name)?)
+            }
+            FsOp::File { at, content } => {
+                let (parent, name) = self.parent(index, at.as_path())?;
+                write_file(&parent, name, content.as_bytes())
+            }
+            FsOp::Scratch { at, mode } => {
+                let dir = self.dir(index, at.as_path(), *mode)?;
+                self.give_to_agent(&dir, *mode)?;
+                let tree = clone_tree(dir.as_fd(), false)?;
+                attach(tree.as_fd(), dir.as_fd())
+            }
+            FsOp::Tmpfs { at, size, inodes } => {
+                let dir = self.dir(index, at.as_path(), 0o755)?;
+                let (size, inodes) = (size.to_string(), inodes.to_string());
+                let options = [("mode", "1777"), ("size", size.as_str()), ("nr_inodes", inodes.as_str())];
+                let attrs = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
+                attach(new_fs("tmpfs", &options, attrs)?.as_fd(), dir.as_fd())
+            }
+            FsOp::Bind { from, at, writable } => {
+                let tree = clone_of(&self.trees, from.0)?;
+                if !*writable && !self.mutants.off(Mutant::ReadOnly) {
+                    let attrs = Attrs { set: RDONLY, ..Default::default() };
+                    set_attrs(tree.as_fd(), c"", true, attrs)?;
+                }
+                let is_dir = kind_of(&rustix::fs::fstat(&tree)?) == Kind::Dir;
+                let target = if is_dir {
+                    self.dir(index, at.as_path(), 0o755)?
+                } else {
+                    self.file_target(index, at.as_path())?
+                };
+                attach(tree.as_fd(), target.as_fd())
+            }
+            FsOp::Overlay { lower, at } => self.overlay(index, lower.0, at.as_path()),
+            FsOp::Pin { .. } | FsOp::Protect { .. } if self.mutants.off(Mutant::Protect) => Ok(()),
+            FsOp::Mask { .. } if self.mutants.off(Mutant::Hide) => Ok(()),
+            FsOp::Pin { at } => {
+                let target = self.existing(at.as_path())?;
+                attach(clone_tree(target.as_fd(), true)?.as_fd(), target.as_fd())
+            }
+            FsOp::Protect { at, kind } => {
+                let target = self.existing(at.as_path())?;
+                same_kind(&target, *kind)?;
+                let tree = clone_tree(target.as_fd(), true)?;
+                set_attrs(tree.as_fd(), c"", true, Attrs { set: RDONLY, ..Default::default() })?;
+                attach(tree.as_fd(), target.as_fd())
+            }
+            FsOp::Mask { at, kind } => {
+                let target = match self.existing(at.as_path()) {
+                    // A profile's mask of something that this host lacks hides nothing, and is done.
+                    Err(e) if *kind == Kind::Other && e.raw_os_error() == Some(libc::ENOENT) => return Ok(()),
+                    other => other?,
+                };
+                self.mask(&target)
+            }
+            FsOp::Proc { at } => self.proc(index, at.as_path()),
+            FsOp::Dev { at } => self.dev(index, at.as_path()),
+        }
+    }
+
+    fn mask(&self, target: &OwnedFd) -> io::Result<()> {
+        let empty = match kind_of(&rustix::fs::fstat(target)?) {
+            Kind::Dir => &self.empty_dir,
+            Kind::Symlink => return Err(io::Error::from_raw_os_error(libc::ELOOP)),
+            _ => &self.empty_file,
+        };
+        attach(clone_tree(empty.as_fd(), false)?.as_fd(), target.as_fd())
+    }
+
+    fn give_to_agent(&self, dir: &OwnedFd, mode: u32) -> io::Result<()> {
+        let dir = readable(dir)?;
+        rustix::fs::fchown(&dir, Some(self.agent.0), Some(self.agent.1))?;
+        // After the owner changes: a chown clears set-id bits, and umask may have taken some of the mode.
+        Ok(rustix::fs::fchmod(&dir, Mode::from_raw_mode(mode))?)
+    }
+
+    fn proc(&mut self, index: usize, at: &Path) -> io::Result<()> {
+        let target = self.dir(index, at, 0o555)?;
+        if self.plan.gaps.contains_key(&crate::base::Protection::Proc) {
+            // The rung below a fresh procfs is none: the host's view of processes is never an option.
+            return Ok(());
+        }
+        let attrs = MountAttrFlags::MOUNT_ATTR_NOSUID
+            | MountAttrFlags::MOUNT_ATTR_NODEV
+            | MountAttrFlags::MOUNT_ATTR_NOEXEC;
+        let proc = new_fs("proc", &[("hidepid", "ptraceable")], attrs)
+            .or_else(|_| new_fs("proc", &[("hidepid", "2")], attrs))?;
+        attach(proc.as_fd(), target.as_fd())?;
+        if self.mutants.off(Mutant::ProcMask) {
+            return Ok(());
+        }
+        for name in PROC_MASKED {
+            let flags = OFlags::PATH | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+            match rustix::fs::openat(&proc, name, flags, Mode::empty()) {
+                Ok(entry) => {
+                    if rustix::fs::fstat(&entry)?.st_mode & 0o077 != 0 {
+                        self.mask(&entry)?;
+                    }
+                }
+                Err(Errno::NOENT) => {}
+                Err(e) => return Err(e.into()),
+            }
+        }
+        let flags = OFlags::PATH | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::DIRECTORY;
+        let sys = rustix::fs::openat(&proc, c"sys", flags, Mode::empty())?;
+        let tree = clone_tree(sys.as_fd(), false)?;
+        let set = RDONLY | NOSUID | NODEV | NOEXEC;
+        set_attrs(tree.as_fd(), c"", false, Attrs { set, ..Default::default() })?;
+        attach(tree.as_fd(), sys.as_fd())
+    }
+
+    fn dev(&mut self, index: usize, at: &Path) -> io::Result<()> {
+        let dev = self.dir(index, at, 0o755)?;
+        for (name, tree) in DEVICES.iter().zip(&self.trees.devices) {
+            write_file(&dev, OsStr::new(name), b"")?;
+            let flags = OFlags::PATH | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+            let target = rustix::fs::openat(&dev, *name, flags, Mode::empty())?;
+            let attrs = Attrs { set: NOSUID | NOEXEC, propagation: libc::MS_PRIVATE, ..Default::default() };
+            set_attrs(tree.as_fd(), c"", false, attrs)?;
+            attach(tree.as_fd(), target.as_fd())?;
+        }
+        rustix::fs::mkdirat(&dev, c"pts", Mode::from_raw_mode(0o755))?;
+        let flags = OFlags::PATH | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::DIRECTORY;
+        let pts = rustix::fs::openat(&dev, c"pts", flags, Mode::empty())?;
+        let attrs = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC;
+        let devpts = new_fs("devpts", &[("ptmxmode", "0666"), ("mode", "0620")], attrs)?;
+        attach(devpts.as_fd(), pts.as_fd())?;
+        for (name, to) in [
+            ("ptmx", "pts/ptmx"),
+            ("fd", "/proc/self/fd"),
+            ("stdin", "/proc/self/fd/0"),
+            ("stdout", "/proc/self/fd/1"),
+            ("stderr", "/proc/self/fd/2"),
+        ] {
+            rustix::fs::symlinkat(to, &dev, name)?;
+        }
+        Ok(())
+    }
+
+    /// A copy-on-write view of source `lower`: its layers live in the scratch tmpfs, in a directory of mode 0,
+    /// and die with it. overlayfs.rst.
+    fn overlay(&mut self, index: usize, lower: u32, at: &Path) -> io::Result<()> {
+        let target = self.dir(index, at, 0o755)?;
+        let number = self.overlays;
+        self.overlays += 1;
+        let store = PathBuf::from(format!("/.layer{number}"));
+        let dir = self.dir(index, &store, 0o700)?;
+        for name in ["lower", "upper", "work"] {
+            rustix::fs::mkdirat(&dir, name, Mode::from_raw_mode(0o700))?;
+        }
+        let open = |name: &str| {
+            let flags = OFlags::PATH | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::DIRECTORY;
+            rustix::fs::openat(&dir, name, flags, Mode::empty())
+        };
+        let tree = clone_of(&self.trees, lower)?;
+        let stat = rustix::fs::fstat(&tree)?;
+        attach(tree.as_fd(), open("lower")?.as_fd())?;
+        let upper = open("upper")?;
+        self.give_to_agent(&upper, stat.st_mode & 0o777)?;
+        let layer = |fd: &OwnedFd| format!("/proc/self/fd/{}", fd.as_raw_fd());
+        let (lower_fd, work) = (open("lower")?, open("work")?);
+        let fs = rustix::mount::fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC)?;
+        rustix::mount::fsconfig_set_string(&fs, "lowerdir", layer(&lower_fd))?;
+        rustix::mount::fsconfig_set_string(&fs, "upperdir", layer(&upper))?;
+        rustix::mount::fsconfig_set_string(&fs, "workdir", layer(&work))?;
+        rustix::mount::fsconfig_set_flag(&fs, "userxattr")?;
+        rustix::mount::fsconfig_create(&fs)?;
+        let attrs = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
+        let mounted = rustix::mount::fsmount(&fs, FsMountFlags::FSMOUNT_CLOEXEC, attrs)?;
+        attach(mounted.as_fd(), target.as_fd())?;
+        // The overlay holds the lower tree itself; its place goes away, and nobody looks into the layers.
+        rustix::mount::unmount(layer(&lower_fd), UnmountFlags::DETACH)?;
+        Ok(rustix::fs::fchmod(readable(&dir)?, Mode::empty())?)
+    }
+
+    /// Opens an existing object beneath the new root, links refused.
+    fn existing(&self, at: &Path) -> io::Result<OwnedFd> {
+        let flags = OFlags::PATH | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        self.open(at, flags).map_err(plain)
+    }
+
+    fn open(&self, at: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
+        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+        rustix::fs::openat2(&self.fd, relative(at), flags, Mode::empty(), resolve)
+    }
+
+    /// Whether the plan attaches a host tree at or above `at` (before operation `index`), so that creating
+    /// something there would create it on the host.
+    fn in_host_tree(&self, index: usize, at: &Path) -> bool {
+        let mut nearest: Option<(&Path, bool)> = None;
+        for op in &self.plan.fs[..index] {
+            let place = op.at().as_path();
+            if at != place && at.starts_with(place) {
+                let host = matches!(op, FsOp::Bind { .. } | FsOp::Pin { .. } | FsOp::Protect { .. });
+                let own = matches!(
+                    op,
+                    FsOp::Scratch { .. } | FsOp::Tmpfs { .. } | FsOp::Overlay { .. } | FsOp::Mask { .. }
+                );
+                if (host || own) && nearest.is_none_or(|(n, _)| place.starts_with(n)) {
+                    nearest = Some((place, host));
+                }
+            }
+        }
+        nearest.is_some_and(|(_, host)| host)
+    }
+
+    /// Opens the directory at `at`, creating it and its parents in our own file systems when missing.
+    fn dir(&self, index: usize, at: &Path, mode: u32) -> io::Result<OwnedFd> {
+        let flags = OFlags::PATH | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::DIRECTORY;
+        match self.open(at, flags) {
+            Err(Errno::NOENT) if !self.in_host_tree(index, at) => {}
+            other => return other.map_err(plain),
+        }
+        let mut sofar = PathBuf::new();
+        let names: Vec<&OsStr> = at
+            .components()
+            .filter_map(|c| if let Component::Normal(name) = c { Some(name) } else { None })
+            .collect();
+        let mut parent = self.open(Path::new("/"), flags)?;
+        for (i, name) in names.iter().enumerate() {
+            sofar.push(name);
+            let mode = if i + 1 == names.len() { mode } else { 0o755 };
+            match rustix::fs::mkdirat(&parent, *name, Mode::from_raw_mode(mode)) {
+                Ok(()) | Err(Errno::EXIST) => {}
+                Err(e) => return Err(e.into()),
+            }
+            parent = self.open(&sofar, flags)?;
+        }
+        Ok(parent)
+    }
+
+    /// The directory that is to hold `at`, and the last component.
+    fn parent<'p>(&self, index: usize, at: &'p Path) -> io::Result<(OwnedFd, &'p OsStr)> {
+        let invalid = || io::Error::from_raw_os_error(libc::EINVAL);
+        let (parent, name) = (at.parent().ok_or_else(invalid)?, at.file_name().ok_or_else(invalid)?);
+        if self.in_host_tree(index, at) {
+            return Err(io::Error::from_raw_os_error(libc::EROFS));
+        }
+        Ok((self.dir(index, parent, 0o755)?, name))
+    }
+
+    /// Opens the file at `at` as a mount point, creating an empty one in our own file systems when missing.
+    fn file_target(&self, index: usize, at: &Path) -> io::Result<OwnedFd> {
+        let flags = OFlags::PATH | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        match self.open(at, flags) {
+            Err(Errno::NOENT) if !self.in_host_tree(index, at) => {}
+            other => return other.map_err(plain),
+        }
+        let (parent, name) = self.parent(index, at)?;
+        write_file(&parent, name, b"")?;
+        self.open(at, flags).map_err(plain)
+    }
+
+    /// Makes the new root this process's root, detaches the old one, and makes the root tmpfs itself
+    /// read-only (scratch directories are mounts of their own). pivot_root(2), "pivot_root(".", ".")".
+    ///
+    /// # Errors
+    /// fchdir(2), pivot_root(2), umount2(2), mount_setattr(2).
+    pub fn enter(self) -> Result<(), StageFault> {
+        // Nothing can be mounted whose own name is gone, so these names go last.
+        rustix::fs::unlinkat(&self.fd, c".empty", AtFlags::empty()).at(Step::EnterRoot)?;
+        rustix::fs::unlinkat(&self.fd, c".void", AtFlags::REMOVEDIR).at(Step::EnterRoot)?;
+        rustix::process::fchdir(&self.fd).at(Step::EnterRoot)?;
+        rustix::process::pivot_root(c".", c".").at(Step::EnterRoot)?;
+        rustix::mount::unmount(c".", UnmountFlags::DETACH).at(Step::EnterRoot)?;
+        rustix::process::chdir(c"/").at(Step::EnterRoot)?;
+        if self.mutants.off(Mutant::ReadOnly) {
+            return Ok(());
+        }
+        let attrs = Attrs { set: RDONLY, ..Default::default() };
+        set_attrs(self.fd.as_fd(), c"", false, attrs).at(Step::ReadOnlyRoot)
+    }
+}
+
+fn clone_of(trees: &Trees, index: u32) -> io::Result<OwnedFd> {
+    let tree = trees.sources.get(index as usize).ok_or_else(|| io::Error::from_raw_os_error(libc::EBADF))?;
+    // Each source is attached once; the descriptor is duplicated so that the table keeps its index.
+    Ok(rustix::io::fcntl_dupfd_cloexec(tree, 0)?)
+}
+
+fn same_kind(target: &OwnedFd, kind: Kind) -> io::Result<()> {
+    let is = kind_of(&rustix::fs::fstat(target)?);
+    if is == kind { Ok(()) } else { Err(io::Error::from_raw_os_error(libc::ESTALE)) }
+}
+
+/// An O_PATH directory descriptor, opened again so that its inode may be changed.
+fn readable(dir: &OwnedFd) -> io::Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    Ok(rustix::fs::openat(dir, c".", flags, Mode::empty())?)
+}
+
+fn write_file(parent: &OwnedFd, name: &OsStr, content: &[u8]) -> io::Result<()> {
+    let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
+    let file = rustix::fs::openat(parent, name, flags, Mode::from_raw_mode(0o444))?;
+    let mut rest = content;
+    while !rest.is_empty() {
+        let n = rustix::io::write(&file, rest)?;
+        rest = &rest[n..];
+    }
+    Ok(())
+}

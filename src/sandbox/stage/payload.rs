@@ -1,0 +1,290 @@
+//! **Process:** the command-to-be, and its sacrificial sibling. **Parent:** init. **Namespaces:** a second user
+//! and mount namespace below init's, which locks every mount as it stands. **May still:** in window C (before
+//! `no_new_privs`) allocate, open, prepare; in window D only check itself, execute, write one fault record, exit.
+
+use super::wire::{AtStep, StageFault, Step};
+use crate::plan::Plan;
+use crate::sandbox::{Mutant, Mutants, caps, verify};
+use crate::sys;
+use crate::sys::clone::Cloned;
+use crate::sys::exec::Image;
+use crate::sys::seccomp::Insn;
+use rustix::fs::{Mode as FileMode, OFlags};
+use rustix::process::DumpableBehavior;
+use rustix::thread::{Gid, Uid};
+use std::ffi::CString;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
+
+/// What both processes are made from.
+#[derive(Clone, Copy)]
+pub struct Shared<'a> {
+    /// The plan.
+    pub plan: &'a Plan,
+    /// The Landlock rule set.
+    pub rules: Option<&'a OwnedFd>,
+    /// A procfs with this process in it.
+    pub host_proc: &'a OwnedFd,
+    /// The owner's namespaces and keyring.
+    pub host: &'a verify::HostView,
+    /// Switched-off protections.
+    pub mutants: Mutants,
+}
+
+/// Standard descriptors.
+#[derive(Clone, Copy)]
+pub enum Io<'a> {
+    /// Three of them.
+    Pipes(&'a [OwnedFd; 3]),
+    /// A terminal for all three.
+    Terminal(&'a OwnedFd),
+}
+
+/// The command's process as init knows it.
+#[derive(Debug)]
+pub struct Started {
+    /// pid in the executor.
+    pub pid: i32,
+    /// Ends without a byte when the command was executed; carries a fault record when not.
+    pub line: OwnedFd,
+}
+
+/// Clones the process that becomes the command.
+///
+/// # Errors
+/// pipe2(2), clone3(2).
+pub fn start(shared: &Shared<'_>, io: Io<'_>) -> Result<Started, StageFault> {
+    let (line, fault_line) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).at(Step::Fork)?;
+    match sys::clone::clone3(0, None).at(Step::Fork)? {
+        Cloned::Parent { pid, .. } => Ok(Started { pid, line }),
+        Cloned::Child => {
+            let fault = become_command(shared, io, fault_line.as_raw_fd());
+            // The reader tells this from an execution; when it is gone, so is everything.
+            let _ = rustix::io::write(&fault_line, &fault.encode());
+            sys::clone::exit_now(125)
+        }
+    }
+}
+
+/// What the line of [`Started`] says: `None` when the command was executed.
+pub fn read_line(line: &OwnedFd) -> Option<StageFault> {
+    let mut raw = [0u8; 8];
+    match rustix::io::read(line, &mut raw) {
+        Ok(0) => None,
+        Ok(8) => Some(StageFault::decode(raw).unwrap_or(StageFault {
+            step: Step::Execute,
+            errno: libc::EPROTO,
+            index: 0,
+        })),
+        _ => Some(StageFault { step: Step::Execute, errno: libc::EPROTO, index: 0 }),
+    }
+}
+
+/// Everything from the fork to execve; returns only what went wrong.
+fn become_command(shared: &Shared<'_>, io: Io<'_>, fault_line: RawFd) -> StageFault {
+    let go = || -> Result<std::convert::Infallible, StageFault> {
+        own_session(shared, io)?;
+        second_namespace(shared)?;
+        place_stdio(io)?;
+        let program = Program::find(shared.plan)?;
+        let filter = filter_words(shared);
+        restrict(shared, &filter, &[fault_line], || ())?;
+        self_check(shared)?;
+        Err(program.execute())
+    };
+    match go() {
+        Ok(never) => match never {},
+        Err(fault) => fault,
+    }
+}
+
+/// A session, a process group, a terminal and a keyring of its own.
+fn own_session(shared: &Shared<'_>, io: Io<'_>) -> Result<(), StageFault> {
+    if !shared.mutants.off(Mutant::Session) {
+        rustix::process::setsid().at(Step::Session)?;
+    }
+    if let Io::Terminal(slave) = io {
+        rustix::process::ioctl_tiocsctty(slave).at(Step::Terminal)?;
+    }
+    join_keyring(shared)
+}
+
+/// Keyrings are not namespaced: without this the command could read the caller's. keyctl(2).
+pub fn join_keyring(shared: &Shared<'_>) -> Result<(), StageFault> {
+    if shared.mutants.off(Mutant::Keyring) {
+        return Ok(());
+    }
+    match sys::keyring::join_new_session() {
+        Err(e) if e.raw_os_error() == Some(libc::ENOSYS) => Ok(()),
+        other => other.at(Step::Keyring),
+    }
+}
+
+/// Takes the command's identity and locks the mounts: in the second namespace they belong to a more privileged
+/// one, so that nobody in it can remount, unmount or uncover anything. mount_namespaces(7), user_namespaces(7).
+pub fn second_namespace(shared: &Shared<'_>) -> Result<(), StageFault> {
+    let ids = &shared.plan.containment.ids;
+    let (uid, gid) = (Uid::from_raw(ids.outer_uid), Gid::from_raw(ids.outer_gid));
+    rustix::thread::set_thread_res_gid(gid, gid, gid).at(Step::CommandIds)?;
+    rustix::thread::set_thread_res_uid(uid, uid, uid).at(Step::CommandIds)?;
+    // A change of identity makes a process undumpable, and an undumpable one may not open its own maps. This
+    // process has held nothing but the plan since it was cloned from init, and execve replaces its memory.
+    rustix::process::set_dumpable_behavior(DumpableBehavior::Dumpable).at(Step::CommandIds)?;
+    let mut namespaces = libc::CLONE_NEWUSER;
+    if !shared.mutants.off(Mutant::SecondNamespace) {
+        namespaces |= libc::CLONE_NEWNS;
+    }
+    sys::clone::unshare(namespaces as u64).at(Step::SecondNamespace)?;
+    let put = |name: &str, text: String| -> io::Result<()> {
+        let flags = OFlags::WRONLY | OFlags::CLOEXEC;
+        let file = rustix::fs::openat(shared.host_proc, format!("self/{name}"), flags, FileMode::empty())?;
+        rustix::io::write(&file, text.as_bytes())?;
+        Ok(())
+    };
+    put("setgroups", "deny".into()).at(Step::SecondNamespace)?;
+    put("uid_map", format!("{} {} 1\n", ids.inside, ids.outer_uid)).at(Step::SecondNamespace)?;
+    put("gid_map", format!("{} {} 1\n", ids.inside, ids.outer_gid)).at(Step::SecondNamespace)
+}
+
+fn place_stdio(io: Io<'_>) -> Result<(), StageFault> {
+    // Sources first moved above the standard numbers, so that no dup2 overwrites one still to come.
+    let sources: Vec<OwnedFd> = match io {
+        Io::Pipes(pipes) => pipes.iter().map(high).collect::<Result<_, _>>()?,
+        Io::Terminal(slave) => (0..3).map(|_| high(slave)).collect::<Result<_, _>>()?,
+    };
+    for (number, source) in sources.iter().enumerate() {
+        sys::fds::place(source.as_raw_fd(), number as RawFd).at(Step::Stdio)?;
+    }
+    Ok(())
+}
+
+fn high(fd: &OwnedFd) -> Result<OwnedFd, StageFault> {
+    rustix::io::fcntl_dupfd_cloexec(fd, 10).at(Step::Stdio)
+}
+
+/// The filter's instructions in the kernel's form.
+pub fn filter_words(shared: &Shared<'_>) -> Vec<Insn> {
+    let words = shared.plan.containment.seccomp.program.words();
+    words.iter().map(|w| Insn { code: w.code, jt: w.jt, jf: w.jf, k: w.k }).collect()
+}
+
+/// The restrictions, in the one order in which each still works. `before_filter` runs last before the filter.
+///
+/// # Errors
+/// The step that the kernel refused.
+pub fn restrict(
+    shared: &Shared<'_>,
+    filter: &[Insn],
+    keep: &[RawFd],
+    before_filter: impl FnOnce(),
+) -> Result<(), StageFault> {
+    let plan = shared.plan;
+    let off = |m| shared.mutants.off(m);
+    if !off(Mutant::Capabilities) {
+        caps::drop_bounding()?;
+        caps::drop_all()?;
+    }
+    sys::signals::reset().at(Step::Session)?;
+    rustix::process::umask(FileMode::from_raw_mode(0o022));
+    rustix::process::chdir(plan.command.cwd.as_path()).at(Step::WorkingDirectory)?;
+    if !off(Mutant::NoNewPrivileges) || plan.containment.seccomp.program.words().is_empty() {
+        rustix::thread::set_no_new_privs(true).at(Step::NoNewPrivileges)?;
+    }
+    if let Some(rules) = shared.rules {
+        sys::landlock::restrict_self(rules.as_fd()).at(Step::LandlockRestrict)?;
+    }
+    if !off(Mutant::CloseRange) {
+        let mut all = vec![0, 1, 2];
+        all.extend_from_slice(keep);
+        sys::fds::close_all_but(&all).at(Step::CloseAll)?;
+    }
+    before_filter();
+    if off(Mutant::Seccomp) || plan.containment.gaps.contains_key(&crate::base::Protection::Seccomp) {
+        return Ok(());
+    }
+    sys::seccomp::install(filter).at(Step::SeccompInstall)
+}
+
+/// The three questions that a restricted process can still ask about itself. A wrong answer is a fault.
+fn self_check(shared: &Shared<'_>) -> Result<(), StageFault> {
+    let fault = |index| Err(StageFault { step: Step::SelfCheck, errno: 0, index });
+    let any_mutant = shared.mutants != Mutants::default();
+    if any_mutant {
+        return Ok(());
+    }
+    if !rustix::thread::no_new_privs().at(Step::SelfCheck)? {
+        return fault(0);
+    }
+    let filtered = !shared.plan.containment.gaps.contains_key(&crate::base::Protection::Seccomp);
+    if filtered && !verify::filter_mode() {
+        return fault(1);
+    }
+    if !caps::none_held() {
+        return fault(2);
+    }
+    Ok(())
+}
+
+/// The program, laid out before the restriction.
+struct Program {
+    image: Image,
+    /// Candidates in search order, and whether something lies there.
+    candidates: Vec<(CString, bool)>,
+}
+
+impl Program {
+    fn find(plan: &Plan) -> Result<Self, StageFault> {
+        let nul = |_| StageFault { step: Step::Execute, errno: libc::EINVAL, index: 0 };
+        let command = &plan.command;
+        let argv = command.argv.iter().map(|a| a.as_bytes());
+        let env = command.env.iter().map(|(name, value)| {
+            let mut out = Vec::with_capacity(name.as_bytes().len() + value.as_bytes().len() + 1);
+            out.extend_from_slice(name.as_bytes());
+            out.push(b'=');
+            out.extend_from_slice(value.as_bytes());
+            out
+        });
+        let image = Image::new(argv, env).map_err(nul)?;
+        let name = command.argv.first().map_or(&b""[..], |a| a.as_bytes());
+        let mut candidates = Vec::new();
+        if name.contains(&b'/') {
+            let path = if name.starts_with(b"/") {
+                name.to_vec()
+            } else {
+                [command.cwd.as_bytes(), b"/", name].concat()
+            };
+            candidates.push(path);
+        } else {
+            candidates.extend(command.path.iter().map(|dir| [dir.as_bytes(), b"/", name].concat()));
+        }
+        let candidates = candidates
+            .into_iter()
+            .map(|path| {
+                let found =
+                    rustix::fs::stat(std::path::Path::new(std::ffi::OsStr::from_bytes(&path))).is_ok();
+                Ok((CString::new(path).map_err(nul)?, found))
+            })
+            .collect::<Result<_, _>>()?;
+        Ok(Self { image, candidates })
+    }
+
+    /// execve(2) of the first candidate that is there, as a shell searches: one that may not be executed does not
+    /// end the search, but is reported when no other is found. Index 1 says that something lies at the path.
+    fn execute(&self) -> StageFault {
+        let mut fault = StageFault { step: Step::Execute, errno: libc::ENOENT, index: 0 };
+        for (path, found) in &self.candidates {
+            let errno = self.image.execve(path).raw_os_error().unwrap_or(libc::ENOENT);
+            match errno {
+                libc::ENOENT | libc::ENOTDIR if !found => {}
+                libc::EACCES | libc::ENOENT => {
+                    if fault.index == 0 {
+                        fault = StageFault { step: Step::Execute, errno, index: 1 };
+                    }
+                }
+                _ => return StageFault { step: Step::Execute, errno, index: 1 },
+            }
+        }
+        fault
+    }
+}

@@ -1,0 +1,1037 @@
+//! One execution, from a plan to a report: the run's record, its cgroups, the executor, its streams, its end, and
+//! the proof that nothing is left. One thread, one poll loop; everything that this process learns arrives as a
+//! readable descriptor. The caller's descriptors are only read and written, never changed.
+
+use super::cgroup::{self, ExecCgroup, Limit, Reading, Wanted};
+use super::enforce::{self, ReadBack};
+use super::faults;
+use super::outcome::*;
+use super::output::{Capture, Kept};
+use super::pump::{Inlet, Outlet};
+use super::quarantine::Guard;
+use super::recover::{Beginning, IdSources, Live, ProcessId};
+use super::state_dir::StateDir;
+use super::terminal::Terminal;
+use crate::base::{Digest, Enforcement, Gap, Protection, RunId};
+use crate::plan::{HostFacts, Mode, Plan};
+use crate::probe::Store;
+use crate::sandbox::launch::{self, Launch, Running};
+use crate::sandbox::stage::init::Stdio;
+use crate::sandbox::stage::wire::{Message, StageFault, Step};
+use crate::sandbox::verify::Seen;
+use crate::sandbox::{Mutant, Mutants, idmap};
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{Mode as FileMode, OFlags};
+use rustix::pipe::{PipeFlags, pipe_with};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// How long the end of a killed tree is awaited before what is left is named.
+const DEATH_WAIT: Duration = Duration::from_secs(10);
+/// How long the output of a command that was ended waits for its reader.
+const DRAIN_WAIT: Duration = Duration::from_secs(2);
+/// How long a command may go on after SIGTERM or SIGHUP was passed on to it, unless the profile has its own grace.
+const SIGNAL_GRACE: Duration = Duration::from_secs(2);
+/// How often a disk limit is looked at.
+const DISK_CHECK: Duration = Duration::from_millis(100);
+
+/// How to run, beside the plan.
+#[derive(Debug, Clone, Default)]
+pub struct Options {
+    /// Keep the output in the report instead of passing it on.
+    pub capture: bool,
+    /// A terminal of its own.
+    pub tty: bool,
+    /// Run the canaries even when a verdict is cached.
+    pub verify_live: bool,
+    /// Give the command an empty standard input.
+    pub close_stdin: bool,
+    /// Switched-off protections.
+    pub mutants: Mutants,
+}
+
+/// Runs the command of `plan`. Every way out of here is a report; nothing of the executor outlives it but what the
+/// report names.
+pub fn execute(plan: &Plan, facts: &HostFacts, state: &StateDir, store: &Store, options: &Options) -> Report {
+    let unix_ms = unix_ms();
+    let mut random = [0u8; 10];
+    if rustix::rand::getrandom(&mut random[..], rustix::rand::GetRandomFlags::empty()) != Ok(random.len()) {
+        random[..8].copy_from_slice(&unix_ms.to_le_bytes());
+    }
+    let run = RunId::new(unix_ms, random);
+    let mut report = empty(plan, run.to_string());
+    match Drive::start(plan, facts, state, store, options, run) {
+        Ok(drive) => drive.run(&mut report),
+        Err(fault) => report.outcome = Outcome::Refused(fault),
+    }
+    report
+}
+
+fn unix_ms() -> u64 {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |d| u64::try_from(d.as_millis()).unwrap_or(u64::MAX))
+}
+
+fn empty(plan: &Plan, run_id: String) -> Report {
+    let nothing = || Kept { head: Vec::new(), tail: Vec::new(), omitted: 0, total: 0, exceeded: None };
+    Report {
+        run_id,
+        outcome: Outcome::Refused(faults::sandbox(
+            "not_started",
+            "starting",
+            None,
+            "not started".into(),
+            None,
+        )),
+        limit: None,
+        cancelled: None,
+        usage: None,
+        stdout: nothing(),
+        stderr: nothing(),
+        enforcement: Vec::new(),
+        verified: Verified::No,
+        reaping: None,
+        drain: Drain::Complete,
+        protected_created: Vec::new(),
+        mode: Some(plan.containment.mode),
+        plan_digest: Some(plan.plan_digest),
+        command_digest: Some(plan.command_digest),
+        leftovers: Vec::new(),
+    }
+}
+
+/// Why the tree is being killed, or was.
+#[derive(Debug, Clone)]
+enum Cause {
+    Limit(LimitHit),
+    Cancel,
+    Broken(Fault),
+    Refused(Fault),
+}
+
+struct Drive<'a> {
+    plan: &'a Plan,
+    store: &'a Store,
+    options: &'a Options,
+    run: RunId,
+    live: Live,
+    cgroup: Option<ExecCgroup>,
+    running: Running,
+    signals: SignalFd,
+    terminal: Option<Terminal>,
+    stdin: Inlet,
+    stdout: Outlet,
+    stderr: Outlet,
+    guard: Guard,
+    disk: Option<super::disk::Watch>,
+    began: Instant,
+    read_backs: Vec<ReadBack>,
+    verdict: Digest,
+    cached: Option<(Seen, u64)>,
+    enforcement: Vec<Enforcement>,
+    verified: Verified,
+    started: bool,
+    control_open: bool,
+    ended: Option<(i32, u64, u64)>,
+    cause: Option<Cause>,
+    killed_at: Option<Instant>,
+    grace_until: Option<Instant>,
+    first_signal: Option<&'static str>,
+    signals_seen: u32,
+    /// Output was dropped because its reader did not take it in time.
+    drain_cut: bool,
+}
+
+impl<'a> Drive<'a> {
+    /// Everything up to the point where init builds the root.
+    fn start(
+        plan: &'a Plan,
+        facts: &HostFacts,
+        state: &StateDir,
+        store: &'a Store,
+        options: &'a Options,
+        run: RunId,
+    ) -> Result<Self, Fault> {
+        let c = &plan.containment;
+        let mutants = options.mutants;
+        let wanted = if mutants.off(Mutant::Limits) {
+            Wanted::default()
+        } else {
+            Wanted {
+                memory: c.limits.memory,
+                processes: c.limits.processes,
+                cpu_percent: c.limits.cpu_percent,
+            }
+        };
+        let guard = Guard::open(plan).map_err(|e| {
+            faults::sandbox(
+                "workspace_changed",
+                "opening the workspace",
+                None,
+                e.to_string(),
+                Some("run the command again"),
+            )
+        })?;
+        let ids = IdSources::default();
+        // The record comes before anything that it names, so that a crash at any later point is cleaned up.
+        let mut live = Live::begin(
+            state,
+            Beginning {
+                run,
+                boot_id: &facts.boot_id,
+                proc: Path::new("/proc"),
+                ids: (c.mode == Mode::Privileged).then_some(&ids),
+                cgroups: cgroup::names(&facts.cgroup, &run, &wanted),
+                temporary: Vec::new(),
+            },
+        )
+        .map_err(|e| faults::store("recording the run", e.to_string()))?;
+        let id_base = live.record().ids.map_or(0, |r| r.first);
+        let mut read_backs = Vec::new();
+        let mut cgroup = match ExecCgroup::create_v2(&facts.cgroup, &run) {
+            Ok(cgroup) => Some(cgroup),
+            Err(e) => {
+                read_backs.push(missing(Protection::Kill, &e.to_string()));
+                None
+            }
+        };
+        let began = Instant::now();
+        let result = (|| {
+            let signals = block_signals().map_err(|e| internal("blocking signals", &e.to_string()))?;
+            let (stdio, ours) =
+                streams(plan, options, id_base).map_err(|e| internal("making pipes", &e.to_string()))?;
+            let clone_dir =
+                cgroup.as_ref().and_then(ExecCgroup::clone_dir).filter(|_| facts.cgroup.v2_clone_into);
+            let launch = Launch { plan, id_base, caller: (facts.uid, facts.gid), stdio, mutants };
+            let mut running = launch::begin(launch, clone_dir).map_err(|f| faults::explain(plan, f))?;
+            let explained = |f: StageFault| faults::explain(plan, f);
+            let prepared = (|| {
+                if let Some(cgroup) = &mut cgroup {
+                    for (limit, result) in cgroup.add_limits(&facts.cgroup, &wanted) {
+                        read_backs.push(limit_read_back(limit, result));
+                    }
+                }
+                running.map_ids((plan, id_base, (facts.uid, facts.gid)))?;
+                let tasks = cgroup.as_ref().map(ExecCgroup::task_fds).unwrap_or_default();
+                running.build(&tasks)
+            })();
+            if let Err(fault) = prepared {
+                // What init itself has to say is nearer to the cause than a line that ended.
+                let own = match running.hear() {
+                    Ok(Some((Message::Hello, _))) => running.hear(),
+                    other => other,
+                };
+                let fault = match own {
+                    Ok(Some((Message::Fault(inner), _))) => inner,
+                    _ => fault,
+                };
+                end_now(&running);
+                return Err(explained(fault));
+            }
+            Ok((signals, ours, running))
+        })();
+        let (signals, ours, running) = match result {
+            Ok(parts) => parts,
+            Err(fault) => {
+                clean_up(cgroup, live, &mut Vec::new());
+                return Err(fault);
+            }
+        };
+        // Before the command can start: what the next start needs to finish this, should we be killed.
+        let recorded = live.update(|r| {
+            r.init = ProcessId::of(Path::new("/proc"), running.pid).ok();
+            r.places = guard.places();
+        });
+        if let Err(e) = recorded {
+            end_now(&running);
+            clean_up(cgroup, live, &mut Vec::new());
+            return Err(faults::store("recording the run", e.to_string()));
+        }
+        let verdict = verdict_key(plan, facts);
+        let cached = if options.verify_live { None } else { load_verdict(store, &verdict) };
+        let disk = match c.limits.disk {
+            Some(limit) => super::disk::Watch::new(plan, limit)
+                .map_err(|e| read_backs.push(missing(Protection::LimitDisk, &e.to_string())))
+                .ok(),
+            None => None,
+        };
+        if disk.is_some() {
+            read_backs.push(ReadBack {
+                protection: Protection::LimitDisk,
+                by: "watch",
+                gap: None,
+                partial: false,
+            });
+        }
+        let keep = |limit| {
+            let action = c.limits.output_action;
+            if options.capture {
+                Capture::new(limit, action)
+            } else {
+                Capture::with_bounds(limit, action, 0, 0)
+            }
+        };
+        let Ours { stdin, stdout, stderr } = ours;
+        let to = |fd: OwnedFd| if options.capture { None } else { Some(fd) };
+        Ok(Self {
+            plan,
+            store,
+            options,
+            run,
+            live,
+            cgroup,
+            running,
+            signals,
+            terminal: None,
+            stdin: match stdin {
+                Some(pipe) => Inlet::new(caller(0), Some(pipe)),
+                None => Inlet::new(None, None),
+            },
+            stdout: Outlet::new(stdout, caller(1).and_then(to), keep(c.limits.output)),
+            stderr: Outlet::new(stderr, caller(2).and_then(to), keep(c.limits.output)),
+            guard,
+            disk,
+            began,
+            read_backs,
+            verdict,
+            cached,
+            enforcement: Vec::new(),
+            verified: Verified::No,
+            started: false,
+            control_open: true,
+            ended: None,
+            cause: None,
+            killed_at: None,
+            grace_until: None,
+            first_signal: None,
+            signals_seen: 0,
+            drain_cut: false,
+        })
+    }
+
+    fn run(mut self, report: &mut Report) {
+        let mut dead = false;
+        let mut stuck = false;
+        while !(stuck || dead && self.stdout.done() && self.stderr.done()) {
+            self.turn(&mut dead, &mut stuck);
+        }
+        self.finish(report, dead);
+    }
+
+    /// One round of the loop: wait for something, then take in all that is there.
+    fn turn(&mut self, dead: &mut bool, stuck: &mut bool) {
+        let mut sources: Vec<Ready> = Vec::with_capacity(10);
+        let mut fds: Vec<PollFd<'_>> = Vec::with_capacity(10);
+        {
+            let mut add = adder(&mut sources, &mut fds);
+            add(Ready::Signal, Some(self.signals.as_fd()), PollFlags::IN);
+            if !*dead {
+                add(Ready::Control, self.control_open.then(|| self.running.control.as_fd()), PollFlags::IN);
+                add(Ready::Death, Some(self.running.pidfd.as_fd()), PollFlags::IN);
+                if let Some(watch) = self.cgroup.as_ref().and_then(ExecCgroup::oom_watch)
+                    && self.killed_at.is_none()
+                {
+                    let flags = if watch.priority { PollFlags::PRI } else { PollFlags::IN };
+                    add(Ready::OutOfMemory, Some(watch.fd), flags);
+                }
+                if self.started {
+                    add(Ready::StdinIn, self.stdin.wants_input(), PollFlags::IN);
+                    add(Ready::StdinOut, self.stdin.wants_room(), PollFlags::OUT);
+                }
+            }
+            for (read, write, outlet) in [
+                (Ready::StdoutIn, Ready::StdoutOut, &self.stdout),
+                (Ready::StderrIn, Ready::StderrOut, &self.stderr),
+            ] {
+                // Once everything is dead, what is in the pipe is read without waiting for more.
+                if !*dead {
+                    add(read, outlet.wants_input(), PollFlags::IN);
+                }
+                add(write, outlet.wants_room(), PollFlags::OUT);
+            }
+        }
+        let timeout = if *dead && (self.stdout.wants_input().is_some() || self.stderr.wants_input().is_some())
+        {
+            Some(Duration::ZERO)
+        } else {
+            self.timeout(*dead)
+        };
+        let timeout = timeout.map(|t| Timespec {
+            tv_sec: i64::try_from(t.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: i64::from(t.subsec_nanos()),
+        });
+        let polled = poll(&mut fds, timeout.as_ref());
+        let ready: Vec<Ready> =
+            fds.iter().zip(&sources).filter(|(fd, _)| !fd.revents().is_empty()).map(|(_, s)| *s).collect();
+        drop(fds);
+        if let Err(e) = polled
+            && e != rustix::io::Errno::INTR
+        {
+            let fault = faults::sandbox("poll", "supervising", None, e.to_string(), None);
+            self.kill(Cause::Broken(fault));
+        }
+        for source in ready {
+            match source {
+                Ready::Signal => self.on_signals(*dead),
+                Ready::Control => self.on_message(),
+                Ready::Death => *dead = true,
+                Ready::OutOfMemory => self.on_memory(),
+                Ready::StdinIn => self.stdin.read(),
+                Ready::StdinOut => self.stdin.write(),
+                Ready::StdoutIn => self.on_output(true),
+                Ready::StderrIn => self.on_output(false),
+                Ready::StdoutOut => self.stdout.write(),
+                Ready::StderrOut => self.stderr.write(),
+            }
+        }
+        if *dead {
+            // init is gone, and with it every process of its namespace: the last words are in the socket and pipes.
+            while self.control_open {
+                self.on_message();
+            }
+            self.stdin.stop();
+            for outlet in [&mut self.stdout, &mut self.stderr] {
+                if outlet.wants_input().is_some() {
+                    outlet.read(true);
+                }
+            }
+        }
+        self.on_time(*dead, stuck);
+    }
+
+    /// Time until the next thing that happens by itself.
+    fn timeout(&self, dead: bool) -> Option<Duration> {
+        let now = Instant::now();
+        let mut at: Vec<Instant> = Vec::with_capacity(4);
+        if dead {
+            at.extend(self.drain_until());
+        } else if let Some(killed) = self.killed_at {
+            at.push(killed + DEATH_WAIT);
+        } else {
+            at.extend(self.wall_deadline());
+            at.extend(self.grace_until);
+            if self.disk.is_some() {
+                at.push(now + DISK_CHECK);
+            }
+        }
+        at.iter().min().map(|t| t.saturating_duration_since(now))
+    }
+
+    /// Until when a dead command's output waits for its reader: as long as that takes after an ordinary end (but not
+    /// beyond the wall time), a short while after a limit or a cancel.
+    fn drain_until(&self) -> Option<Instant> {
+        match (&self.cause, self.first_signal, self.killed_at) {
+            (None, None, _) => {
+                let ms = self.plan.containment.limits.wall_ms?;
+                self.began.checked_add(Duration::from_millis(ms)).map(|t| t + DRAIN_WAIT)
+            }
+            (_, _, Some(killed)) => Some(killed + DRAIN_WAIT),
+            (_, _, None) => Some(self.began + DRAIN_WAIT),
+        }
+    }
+
+    fn wall_deadline(&self) -> Option<Instant> {
+        let ms = self.plan.containment.limits.wall_ms?;
+        if self.options.mutants.off(Mutant::Limits) || self.cause.is_some() {
+            return None;
+        }
+        self.began.checked_add(Duration::from_millis(ms))
+    }
+
+    fn on_time(&mut self, dead: bool, stuck: &mut bool) {
+        let now = Instant::now();
+        if dead {
+            if self.drain_until().is_some_and(|until| now >= until) {
+                for outlet in [&mut self.stdout, &mut self.stderr] {
+                    self.drain_cut |= !outlet.done();
+                    outlet.abandon();
+                }
+            }
+            return;
+        }
+        if self.killed_at.is_some_and(|k| now >= k + DEATH_WAIT) {
+            *stuck = true;
+            return;
+        }
+        if self.wall_deadline().is_some_and(|d| now >= d) {
+            let configured = self.plan.containment.limits.wall_ms.unwrap_or(0);
+            let observed = millis(self.began.elapsed());
+            self.end_politely(Cause::Limit(LimitHit { name: "wall", configured, observed }));
+        }
+        if self.grace_until.is_some_and(|g| now >= g) {
+            self.grace_until = None;
+            self.kill(Cause::Cancel);
+        }
+        if self.killed_at.is_none()
+            && let Some(disk) = &mut self.disk
+            && let Some(observed) = disk.exceeded()
+        {
+            let configured = self.plan.containment.limits.disk.unwrap_or(0);
+            self.kill(Cause::Limit(LimitHit { name: "disk", configured, observed }));
+        }
+    }
+
+    /// Signals sent to us: the first of each kind goes to the command, a second one ends it.
+    fn on_signals(&mut self, dead: bool) {
+        while let Ok(Some(info)) = self.signals.read_signal() {
+            let Ok(signal) = Signal::try_from(info.ssi_signo as i32) else { continue };
+            if signal == Signal::SIGWINCH {
+                if let Some(terminal) = &self.terminal {
+                    terminal.resize();
+                }
+                continue;
+            }
+            self.signals_seen += 1;
+            let name = signal_name(signal);
+            self.first_signal.get_or_insert(name);
+            if dead {
+                // Only an unread output is left; whoever insists does not want it.
+                self.stdout.abandon();
+                self.stderr.abandon();
+            } else {
+                // An init that takes no more messages is one that is ending.
+                let again = self.signals_seen > 1 || !self.started;
+                if again || self.running.tell(Message::Signal { number: signal as i32 }).is_err() {
+                    self.kill(Cause::Cancel);
+                } else if matches!(signal, Signal::SIGTERM | Signal::SIGHUP) {
+                    // Whoever sends these wants an end; a command that ignores them gets one.
+                    let own = Duration::from_millis(self.plan.containment.limits.grace_ms);
+                    let grace = if own.is_zero() { SIGNAL_GRACE } else { own };
+                    self.grace_until = Instant::now().checked_add(grace);
+                }
+            }
+        }
+    }
+
+    /// init's next message.
+    fn on_message(&mut self) {
+        match self.running.hear() {
+            Ok(Some((message, fds))) => self.take(message, fds),
+            Ok(None) => self.control_open = false,
+            Err(fault) => {
+                self.control_open = false;
+                let fault = faults::explain(self.plan, fault);
+                self.kill(Cause::Broken(fault));
+            }
+        }
+    }
+
+    fn take(&mut self, message: Message, fds: Vec<OwnedFd>) {
+        match message {
+            Message::Built => self.on_built(),
+            Message::Canaries { held, ran } => self.on_canaries(Seen { held, ran }),
+            Message::Terminal => {
+                if let Some(master) = fds.into_iter().next() {
+                    self.on_terminal(master);
+                }
+            }
+            Message::Started => self.started = true,
+            Message::Ended { status, cpu_us, max_rss_kib } => {
+                self.ended = Some((status, cpu_us, max_rss_kib));
+                self.killed_at.get_or_insert_with(Instant::now);
+            }
+            Message::Fault(fault) => {
+                let explained = faults::explain(self.plan, fault);
+                let broken = self.started || fault.step == Step::MaskLost;
+                self.kill(if broken { Cause::Broken(explained) } else { Cause::Refused(explained) });
+            }
+            // The order of messages lets nothing else through.
+            Message::Hello | Message::Mapped | Message::Go { .. } | Message::Signal { .. } => {}
+        }
+    }
+
+    /// The root stands: confirm where init is, and decide whether the canaries have to run.
+    fn on_built(&mut self) {
+        let c = &self.plan.containment;
+        if let Some(cgroup) = &mut self.cgroup {
+            match cgroup.place(self.running.pid) {
+                Ok(()) => {
+                    if cgroup.clone_dir().is_some() {
+                        let by = "cgroup-membership";
+                        self.read_backs.push(ReadBack {
+                            protection: Protection::Kill,
+                            by,
+                            gap: None,
+                            partial: false,
+                        });
+                    }
+                }
+                Err(e) => {
+                    for protection in [
+                        Protection::Kill,
+                        Protection::LimitMemory,
+                        Protection::LimitProcesses,
+                        Protection::LimitCpu,
+                    ] {
+                        self.read_backs.push(missing(protection, &e.to_string()));
+                    }
+                }
+            }
+        }
+        match self.running.namespaces_read_back(c.own_network) {
+            Some(true) => {
+                let by = "namespace-inodes";
+                self.read_backs.push(ReadBack {
+                    protection: Protection::Namespaces,
+                    by,
+                    gap: None,
+                    partial: false,
+                });
+            }
+            Some(false) => {
+                self.read_backs.push(missing(Protection::Namespaces, "init is in a namespace of ours"))
+            }
+            None => {}
+        }
+        match self.cached {
+            Some((seen, at_unix_ms)) => {
+                self.verified = Verified::Cached { at_unix_ms };
+                if self.judge(seen) {
+                    self.go(false);
+                }
+            }
+            None => self.go(true),
+        }
+    }
+
+    fn go(&mut self, verify: bool) {
+        if self.running.tell(Message::Go { verify }).is_err() {
+            // Its own fault, if it had one, is still in the socket.
+            self.control_open = true;
+        }
+    }
+
+    fn on_canaries(&mut self, seen: Seen) {
+        self.verified = Verified::Live;
+        if !self.judge(seen) {
+            return;
+        }
+        if seen.held == seen.ran {
+            save_verdict(self.store, &self.verdict, seen);
+        }
+        self.go(false);
+    }
+
+    /// Makes the report and decides by it. A requirement that is not met refuses: nothing of the command has run.
+    fn judge(&mut self, seen: Seen) -> bool {
+        self.enforcement = enforce::report(&self.plan.containment, Some(seen), &self.read_backs);
+        if self.options.mutants.off(Mutant::Verify) {
+            return true;
+        }
+        let Some(unmet) = enforce::unmet(&self.enforcement) else { return true };
+        let gap = unmet.gap.clone();
+        let what = gap.as_ref().map_or_else(|| "not in force".to_owned(), |g| g.what.clone());
+        let hint = gap.map(|g| g.remedy);
+        let fault = faults::sandbox(
+            "protection_unmet",
+            "verifying the containment",
+            Some(unmet.protection.key().to_owned()),
+            what,
+            hint.as_deref(),
+        );
+        self.kill(Cause::Refused(fault));
+        false
+    }
+
+    fn on_terminal(&mut self, master: OwnedFd) {
+        match Terminal::attach(master) {
+            Ok((terminal, input, output)) => {
+                self.stdin = Inlet::new(caller(0), Some(input));
+                let action = self.plan.containment.limits.output_action;
+                let limit = self.plan.containment.limits.output;
+                let (capture, to) = if self.options.capture {
+                    (Capture::new(limit, action), None)
+                } else {
+                    (Capture::with_bounds(limit, action, 0, 0), caller(1))
+                };
+                self.stdout = Outlet::new(Some(output), to, capture);
+                self.terminal = Some(terminal);
+            }
+            Err(e) => self.kill(Cause::Refused(internal("attaching the terminal", &e.to_string()))),
+        }
+    }
+
+    fn on_output(&mut self, is_stdout: bool) {
+        let outlet = if is_stdout { &mut self.stdout } else { &mut self.stderr };
+        if outlet.read(false) {
+            let observed = outlet.capture.total();
+            let configured = self.plan.containment.limits.output.unwrap_or(0);
+            self.kill(Cause::Limit(LimitHit { name: "output", configured, observed }));
+        }
+    }
+
+    /// The kernel killed at the memory limit: on v1 one process, so the rest of the tree is ours to kill.
+    fn on_memory(&mut self) {
+        let Some(cgroup) = &self.cgroup else { return };
+        // Resets an eventfd; a v2 events file has nothing to read here.
+        if let Some(watch) = cgroup.oom_watch().filter(|w| !w.priority) {
+            let _ = rustix::io::read(watch.fd, &mut [0u8; 8]);
+        }
+        if cgroup.oom_happened() {
+            let hit = self.memory_hit();
+            self.kill(Cause::Limit(hit));
+        }
+    }
+
+    fn memory_hit(&self) -> LimitHit {
+        let configured = self.plan.containment.limits.memory.unwrap_or(0);
+        let peak = self.cgroup.as_ref().and_then(|c| c.stats().memory_peak.value());
+        LimitHit { name: "memory", configured, observed: peak.unwrap_or(configured) }
+    }
+
+    /// Ends the command with a signal and some time when the profile wants that, else at once.
+    fn end_politely(&mut self, cause: Cause) {
+        let grace = self.plan.containment.limits.grace_ms;
+        if grace == 0 || !self.started {
+            self.kill(cause);
+            return;
+        }
+        self.cause.get_or_insert(cause);
+        if self.grace_until.is_none() {
+            let told = self.running.tell(Message::Signal { number: libc::SIGTERM });
+            self.grace_until =
+                if told.is_ok() { Instant::now().checked_add(Duration::from_millis(grace)) } else { None };
+            if self.grace_until.is_none() {
+                self.kill_tree();
+            }
+        }
+    }
+
+    /// Kills the tree for `cause`; the first cause stands.
+    fn kill(&mut self, cause: Cause) {
+        self.cause.get_or_insert(cause);
+        self.kill_tree();
+    }
+
+    fn kill_tree(&mut self) {
+        if self.killed_at.is_some() && self.ended.is_none() {
+            return;
+        }
+        self.killed_at = Some(Instant::now());
+        end_now(&self.running);
+        if let Some(cgroup) = &self.cgroup {
+            // init's death alone kills its namespace; this reaches the tree by the other way as well.
+            let _ = cgroup.kill(Duration::from_secs(1));
+        }
+    }
+
+    /// The tree is dead (or will not die): account, clean up, judge.
+    fn finish(mut self, report: &mut Report, dead: bool) {
+        let wall_ms = millis(self.began.elapsed());
+        let killed_at = self.killed_at.unwrap_or_else(Instant::now);
+        let mut init_status = None;
+        if dead {
+            init_status = crate::sys::wait::wait4(self.running.pid, true).ok().flatten();
+        } else {
+            report.leftovers.push(format!("init {} of run {} does not die", self.running.pid, self.run));
+        }
+        let empty_after_us = u64::try_from(killed_at.elapsed().as_micros()).unwrap_or(u64::MAX);
+        drop(self.terminal.take());
+        let stats = self.cgroup.as_ref().map(ExecCgroup::stats);
+        if self.cause.is_none()
+            && self.cgroup.as_ref().is_some_and(ExecCgroup::oom_happened)
+            && self.ended.is_none_or(|(status, ..)| status & 0x7f == libc::SIGKILL)
+        {
+            self.cause = Some(Cause::Limit(self.memory_hit()));
+        }
+        if self.started && dead {
+            report.protected_created = self.guard.sweep(&self.run.to_string());
+        }
+        let by = if self.cause.is_some() && self.cgroup.as_ref().is_some_and(|c| c.clone_dir().is_some()) {
+            "cgroup.kill"
+        } else {
+            "pid_namespace"
+        };
+        let cgroups_removed = if dead {
+            clean_up(self.cgroup.take(), self.live, &mut report.leftovers)
+        } else {
+            // The record stays, and its lock is let go of: the next start finishes this.
+            if let Some(cgroup) = &self.cgroup {
+                let pids: Vec<String> = cgroup.processes(32).iter().map(ToString::to_string).collect();
+                report.leftovers.push(format!("processes {}", pids.join(" ")));
+            }
+            false
+        };
+        report.usage = self.started.then(|| usage(wall_ms, stats.as_ref(), self.ended, init_status));
+        report.reaping = dead.then_some(Reaping { empty_after_us, by, cgroups_removed });
+        if self.enforcement.is_empty() {
+            self.enforcement = enforce::report(&self.plan.containment, None, &self.read_backs);
+        }
+        report.enforcement = self.enforcement;
+        report.verified = self.verified;
+        let undelivered = self.stdout.failed().or_else(|| self.stderr.failed());
+        report.drain = if self.drain_cut { Drain::Cut } else { Drain::Complete };
+        report.stdout = self.stdout.capture.finish();
+        report.stderr = self.stderr.capture.finish();
+        report.cancelled = self.first_signal.map(|signal| Cancelled { signal });
+        let end = |status: i32| ToolEnd {
+            exit_code: (status & 0x7f == 0).then_some((status >> 8) as u8),
+            signal: (status & 0x7f != 0).then_some((status & 0x7f) as u8),
+        };
+        let killed = ToolEnd { exit_code: None, signal: Some(libc::SIGKILL as u8) };
+        let finished = match self.ended {
+            Some((status, ..)) => end(status),
+            None => killed,
+        };
+        report.outcome = match self.cause {
+            Some(Cause::Broken(fault)) => Outcome::Broken(fault),
+            Some(Cause::Refused(fault)) => Outcome::Refused(fault),
+            Some(Cause::Limit(hit)) => {
+                report.limit = Some(hit);
+                Outcome::Finished(finished)
+            }
+            Some(Cause::Cancel) if !self.started => Outcome::Refused(faults::sandbox(
+                "cancelled",
+                "starting",
+                None,
+                "cancelled before the command started".into(),
+                None,
+            )),
+            Some(Cause::Cancel) => Outcome::Finished(finished),
+            None if self.started && self.ended.is_some() => Outcome::Finished(finished),
+            None => {
+                let fault = faults::sandbox(
+                    "init_died",
+                    "supervising",
+                    None,
+                    match init_status {
+                        Some(r) if r.status & 0x7f != 0 => {
+                            format!("init was killed by signal {}", r.status & 0x7f)
+                        }
+                        _ => "init ended without a word".to_owned(),
+                    },
+                    Some("was it killed from outside, or is the host out of memory?"),
+                );
+                // Kernels 6.16 to 7.2 kill a newborn whose cgroup was killed differently often than its parent's:
+                // nothing has run then, and fresh facts choose another way.
+                if self.started { Outcome::Broken(fault) } else { Outcome::Refused(fault) }
+            }
+        };
+        if let (Some(errno), Outcome::Finished(_)) = (undelivered, &report.outcome) {
+            report.outcome = Outcome::Broken(faults::sandbox(
+                "output_lost",
+                "passing on the command's output",
+                None,
+                errno.to_string(),
+                Some("is the disk full? the command was run, its output is incomplete"),
+            ));
+        }
+        if report.protected_created.iter().any(|p| p.moved_to.is_none()) {
+            report.outcome = Outcome::Broken(faults::sandbox(
+                "protected_not_moved",
+                "moving created protected paths aside",
+                report
+                    .protected_created
+                    .iter()
+                    .find(|p| p.moved_to.is_none())
+                    .map(|p| crate::base::text::visible(p.path.as_bytes())),
+                "a path that would run code on the host was created and could not be moved".to_owned(),
+                Some("look at it before you use any tool in this directory"),
+            ));
+        }
+    }
+}
+
+/// Adds a descriptor, when there is one, under the name by which its readiness is handled.
+fn adder<'v, 'fd>(
+    sources: &'v mut Vec<Ready>,
+    fds: &'v mut Vec<PollFd<'fd>>,
+) -> impl FnMut(Ready, Option<BorrowedFd<'fd>>, PollFlags) + use<'v, 'fd> {
+    move |source, fd, flags| {
+        if let Some(fd) = fd {
+            sources.push(source);
+            fds.push(PollFd::from_borrowed_fd(fd, flags));
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Ready {
+    Signal,
+    Control,
+    Death,
+    OutOfMemory,
+    StdinIn,
+    StdinOut,
+    StdoutIn,
+    StderrIn,
+    StdoutOut,
+    StderrOut,
+}
+
+/// Our ends of the command's streams.
+struct Ours {
+    stdin: Option<OwnedFd>,
+    stdout: Option<OwnedFd>,
+    stderr: Option<OwnedFd>,
+}
+
+/// The command's pipes (owned by its host identity, else it could not open `/dev/stdout` again) and our ends.
+fn streams(plan: &Plan, options: &Options, id_base: u32) -> Result<(Stdio, Ours), rustix::io::Errno> {
+    if options.tty {
+        return Ok((Stdio::Terminal, Ours { stdin: None, stdout: None, stderr: None }));
+    }
+    let ids = &plan.containment.ids;
+    let pipe = |ours_reads: bool| -> Result<(OwnedFd, OwnedFd), rustix::io::Errno> {
+        let (read, write) = pipe_with(PipeFlags::CLOEXEC)?;
+        let (ours, theirs) = if ours_reads { (read, write) } else { (write, read) };
+        rustix::fs::fcntl_setfl(&ours, OFlags::NONBLOCK)?;
+        if plan.containment.mode == Mode::Privileged {
+            let uid = rustix::fs::Uid::from_raw(idmap::host_id(ids.outer_uid, id_base));
+            let gid = rustix::fs::Gid::from_raw(idmap::host_id(ids.outer_gid, id_base));
+            rustix::fs::fchown(&theirs, Some(uid), Some(gid))?;
+        }
+        Ok((ours, theirs))
+    };
+    let (stdin, in_theirs) = if options.close_stdin || caller(0).is_none() {
+        let null = rustix::fs::open("/dev/null", OFlags::RDONLY | OFlags::CLOEXEC, FileMode::empty())?;
+        (None, null)
+    } else {
+        let (ours, theirs) = pipe(false)?;
+        (Some(ours), theirs)
+    };
+    let (stdout, out_theirs) = pipe(true)?;
+    let (stderr, err_theirs) = pipe(true)?;
+    Ok((
+        Stdio::Pipes([in_theirs, out_theirs, err_theirs]),
+        Ours { stdin, stdout: Some(stdout), stderr: Some(stderr) },
+    ))
+}
+
+/// A copy of one of our own standard descriptors; `None` when it is closed.
+fn caller(number: i32) -> Option<OwnedFd> {
+    let fd = match number {
+        0 => rustix::io::fcntl_dupfd_cloexec(std::io::stdin(), 3),
+        1 => rustix::io::fcntl_dupfd_cloexec(std::io::stdout(), 3),
+        _ => rustix::io::fcntl_dupfd_cloexec(std::io::stderr(), 3),
+    };
+    fd.ok()
+}
+
+fn block_signals() -> nix::Result<SignalFd> {
+    let mut set = SigSet::empty();
+    for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT, Signal::SIGWINCH] {
+        set.add(signal);
+    }
+    set.thread_block()?;
+    SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)
+}
+
+fn signal_name(signal: Signal) -> &'static str {
+    signal.as_str()
+}
+
+fn millis(d: Duration) -> u64 {
+    u64::try_from(d.as_millis()).unwrap_or(u64::MAX)
+}
+
+fn internal(stage: &str, message: &str) -> Fault {
+    faults::sandbox("system", stage, None, message.to_owned(), None)
+}
+
+fn missing(protection: Protection, why: &str) -> ReadBack {
+    let gap = Gap { what: why.to_owned(), remedy: "run `stockade doctor`".to_owned() };
+    ReadBack { protection, by: "", gap: Some(gap), partial: false }
+}
+
+fn limit_read_back(limit: Limit, result: Result<(), cgroup::LimitGap>) -> ReadBack {
+    let protection = match limit {
+        Limit::Memory => Protection::LimitMemory,
+        Limit::Processes => Protection::LimitProcesses,
+        Limit::Cpu => Protection::LimitCpu,
+    };
+    match result {
+        Ok(()) => ReadBack { protection, by: "cgroup-read-back", gap: None, partial: false },
+        Err(gap) => ReadBack {
+            protection,
+            by: "",
+            partial: gap.partial,
+            gap: Some(Gap { what: gap.what, remedy: gap.remedy }),
+        },
+    }
+}
+
+/// SIGKILL to init, which takes its PID namespace with it. pid_namespaces(7).
+fn end_now(running: &Running) {
+    // ESRCH: it is dead already, which is what is wanted.
+    let _ = rustix::process::pidfd_send_signal(&running.pidfd, rustix::process::Signal::KILL);
+}
+
+/// Removes the cgroups and, when that worked, the run's record. Otherwise the record stays for the next start.
+fn clean_up(cgroup: Option<ExecCgroup>, live: Live, leftovers: &mut Vec<String>) -> bool {
+    if let Some(cgroup) = cgroup
+        && let Err(errors) = cgroup.remove()
+    {
+        leftovers.extend(errors.iter().map(ToString::to_string));
+        return false;
+    }
+    if let Err(e) = live.end() {
+        leftovers.push(e.to_string());
+    }
+    true
+}
+
+fn usage(
+    wall_ms: u64,
+    stats: Option<&cgroup::Stats>,
+    ended: Option<(i32, u64, u64)>,
+    init: Option<crate::sys::wait::Reaped>,
+) -> Usage {
+    let from_cgroup = |reading: Option<&Reading>| reading.and_then(Reading::value);
+    let cpu_us = match from_cgroup(stats.map(|s| &s.cpu_us)) {
+        Some(v) => Measured { value: Some(v), from: "cgroup: the whole tree" },
+        None => {
+            let own = init.map_or(0, |r| r.cpu_us);
+            let waited = ended.map_or(0, |e| e.1);
+            Measured { value: Some(own.max(waited)), from: "wait4: init and what it reaped" }
+        }
+    };
+    let memory_peak_bytes = match from_cgroup(stats.map(|s| &s.memory_peak)) {
+        Some(v) => Measured { value: Some(v), from: "cgroup: the whole tree" },
+        None => match ended {
+            Some((_, _, kib)) => {
+                Measured { value: Some(kib * 1024), from: "wait4: the largest single process" }
+            }
+            None => Measured { value: None, from: "the command was killed and no cgroup counted" },
+        },
+    };
+    let processes_peak = match from_cgroup(stats.map(|s| &s.processes_peak)) {
+        Some(v) => Measured { value: Some(v), from: "cgroup: the whole tree" },
+        None => Measured { value: None, from: "no cgroup with a processes limit counted" },
+    };
+    Usage { wall_ms, cpu_us, memory_peak_bytes, processes_peak }
+}
+
+/// What a verdict of the canaries is good for: this boot, this plan, this binary, this host, this user.
+fn verdict_key(plan: &Plan, facts: &HostFacts) -> Digest {
+    let parts = (
+        &facts.boot_id,
+        plan.plan_digest,
+        crate::probe::build_id(),
+        Digest::of_canonical(facts).ok(),
+        (facts.uid, facts.gid),
+    );
+    Digest::of_canonical(&parts).unwrap_or_else(|_| Digest::of(plan.plan_digest.bytes()))
+}
+
+const VERDICTS: &str = "verdict";
+
+fn load_verdict(store: &Store, key: &Digest) -> Option<(Seen, u64)> {
+    let bytes = store.get(VERDICTS, key)?;
+    let word = |at: usize| bytes.get(at..at + 8).and_then(|b| b.try_into().ok()).map(u64::from_le_bytes);
+    let (held, ran, at) = (word(0)?, word(8)?, word(16)?);
+    (bytes.len() == 24 && held == ran).then_some((Seen { held, ran }, at))
+}
+
+fn save_verdict(store: &Store, key: &Digest, seen: Seen) {
+    let mut bytes = Vec::with_capacity(24);
+    for word in [seen.held, seen.ran, unix_ms()] {
+        bytes.extend_from_slice(&word.to_le_bytes());
+    }
+    // A verdict that cannot be kept is made again next time.
+    let _ = store.put(VERDICTS, key, &bytes);
+}

@@ -1,0 +1,480 @@
+//! Protected names that did not exist when the command started: looked for once its tree is dead, and moved aside
+//! before the caller can run into them. Everything beneath the descriptors of the writable trees, links never
+//! followed. Fails closed: what cannot be looked at is repaired (it is the workspace owner's own) or reported as
+//! not moved, never passed over.
+
+use super::outcome::ProtectedCreated;
+use crate::base::{HostPath, OsBytes, RelPath};
+use crate::plan::{FsOp, Plan};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags, ResolveFlags};
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+use std::ffi::{OsStr, OsString};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Component, Path, PathBuf};
+
+/// Entries of one directory, and of all git directories of submodules together, that are looked at.
+const ENTRIES_MAX: usize = 65_536;
+/// Depth below the place of submodules.
+const DEPTH_MAX: usize = 32;
+/// Where things are moved, below the workspace.
+const PLACE: &str = ".stockade-quarantine";
+/// What git runs or follows in a git directory.
+const GIT_NAMES: [&[u8]; 4] = [b"hooks", b"config", b"config.worktree", b"commondir"];
+
+/// A tree to look through, as the record of a run keeps it, so that the next start can do what a killed owner
+/// could not.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Place {
+    /// Where it lies.
+    pub path: HostPath,
+    /// Its device.
+    pub dev: u64,
+    /// Its inode.
+    pub ino: u64,
+    /// Patterns relative to it.
+    pub missing: Vec<RelPath>,
+    /// What was there before the command started.
+    pub known: Vec<OsBytes>,
+    /// Where submodules' git directories lie.
+    pub modules: Option<RelPath>,
+}
+
+#[derive(Debug)]
+struct Tree {
+    place: Place,
+    root: OwnedFd,
+}
+
+/// The watched trees, opened before the command starts.
+#[derive(Debug)]
+pub struct Guard {
+    trees: Vec<Tree>,
+}
+
+impl Guard {
+    /// Opens the watched trees of `plan`.
+    ///
+    /// # Errors
+    /// openat(2); ESTALE when a path no longer leads to the object that the plan was made for; whatever keeps the
+    /// tree from being looked through.
+    pub fn open(plan: &Plan) -> Result<Self, Errno> {
+        let c = &plan.containment;
+        let mut trees = Vec::with_capacity(c.watch.len());
+        for watch in &c.watch {
+            let Some(source) = c.sources.get(watch.source.0 as usize) else { continue };
+            let known =
+                c.fs.iter()
+                    .filter_map(|op| match op {
+                        FsOp::Protect { at, .. } => {
+                            Some(OsBytes::from(at.below(&watch.at)?.as_path().as_os_str()))
+                        }
+                        _ => None,
+                    })
+                    .collect();
+            let place = Place {
+                path: source.path.clone(),
+                dev: source.fact.dev,
+                ino: source.fact.ino,
+                missing: watch.missing.clone(),
+                known,
+                modules: watch.modules.clone(),
+            };
+            let mut tree = Tree::open(place)?;
+            // What is there before the command starts was not created by it.
+            let before = tree.matches_now()?;
+            tree.place.known.extend(before.into_iter().map(|p| OsBytes::from(p.into_os_string())));
+            trees.push(tree);
+        }
+        Ok(Self { trees })
+    }
+
+    /// What the record of the run keeps.
+    pub fn places(&self) -> Vec<Place> {
+        self.trees.iter().map(|t| t.place.clone()).collect()
+    }
+
+    /// Finds what was created and moves it aside.
+    pub fn sweep(&self, run: &str) -> Vec<ProtectedCreated> {
+        self.trees.iter().flat_map(|t| t.sweep(run)).collect()
+    }
+}
+
+/// Sweeps the trees of a run whose owner is gone. A tree that is not there any more has nothing in it; one that
+/// cannot be opened is reported.
+pub fn sweep_recorded(places: &[Place], run: &str) -> Vec<ProtectedCreated> {
+    let mut out = Vec::new();
+    for place in places {
+        match Tree::open(place.clone()) {
+            Ok(tree) => out.extend(tree.sweep(run)),
+            Err(Errno::NOENT | Errno::STALE | Errno::NOTDIR) => {}
+            Err(_) => {
+                out.push(ProtectedCreated { path: place.path.as_bytes().to_vec().into(), moved_to: None })
+            }
+        }
+    }
+    out
+}
+
+impl Tree {
+    fn open(place: Place) -> Result<Self, Errno> {
+        let flags = OFlags::PATH | OFlags::CLOEXEC | OFlags::DIRECTORY;
+        let root = rustix::fs::open(place.path.as_path(), flags, Mode::empty())?;
+        let stat = rustix::fs::statat(&root, c"", AtFlags::EMPTY_PATH)?;
+        if stat.st_dev != place.dev || stat.st_ino != place.ino {
+            return Err(Errno::STALE);
+        }
+        Ok(Self { place, root })
+    }
+
+    fn sweep(&self, run: &str) -> Vec<ProtectedCreated> {
+        let found = match self.matches_now() {
+            Ok(found) => found,
+            // Not even after a repair: the caller must not take this for clean.
+            Err(_) => return vec![ProtectedCreated { path: OsBytes::from("."), moved_to: None }],
+        };
+        let mut out = Vec::new();
+        for (number, path) in found.iter().enumerate() {
+            let moved_to = self.move_aside(path, run, number).ok();
+            out.push(ProtectedCreated {
+                path: OsBytes::from(path.as_os_str()),
+                moved_to: moved_to.map(|p| OsBytes::from(p.as_os_str())),
+            });
+        }
+        out
+    }
+
+    /// Everything unknown that the patterns match.
+    fn matches_now(&self) -> Result<Vec<PathBuf>, Errno> {
+        let mut found: Vec<PathBuf> = Vec::new();
+        for pattern in &self.place.missing {
+            let parts: Vec<&OsStr> = pattern
+                .as_path()
+                .components()
+                .filter_map(|c| if let Component::Normal(n) = c { Some(n) } else { None })
+                .collect();
+            self.find(Path::new(""), &parts, &mut found)?;
+        }
+        if let Some(modules) = &self.place.modules {
+            let mut budget = ENTRIES_MAX;
+            self.find_modules(modules.as_path(), 0, &mut budget, &mut found)?;
+        }
+        found.sort();
+        found.dedup();
+        // What lies below something that moves, moves with it.
+        let all = found.clone();
+        found.retain(|p| !all.iter().any(|other| other != p && p.starts_with(other)));
+        Ok(found)
+    }
+
+    fn knows(&self, path: &Path) -> bool {
+        self.place.known.iter().any(|k| Path::new(k.as_os_str()) == path)
+    }
+
+    fn knows_below(&self, path: &Path) -> bool {
+        self.place.known.iter().any(|k| Path::new(k.as_os_str()).starts_with(path))
+    }
+
+    /// Matches `parts` below `base`. A component on the way that is not a directory (a link or file in place of
+    /// `.git`) is itself what was created.
+    fn find(&self, base: &Path, parts: &[&OsStr], found: &mut Vec<PathBuf>) -> Result<(), Errno> {
+        let Some((first, rest)) = parts.split_first() else { return Ok(()) };
+        let names: Vec<OsString> = if first.as_bytes().contains(&b'*') {
+            self.list(base)?.into_iter().filter(|n| matches(first.as_bytes(), n.as_bytes())).collect()
+        } else {
+            vec![first.to_os_string()]
+        };
+        for name in names {
+            let path = base.join(&name);
+            if self.knows(&path) {
+                continue;
+            }
+            let Some(kind) = self.kind(&path)? else { continue };
+            if rest.is_empty() {
+                found.push(path);
+            } else if kind == FileType::Directory {
+                self.find(&path, rest, found)?;
+            } else if !self.knows_below(&path) {
+                found.push(path);
+            }
+        }
+        Ok(())
+    }
+
+    /// The git directories of submodules may have any name, with slashes in it: whatever git would run or follow at
+    /// any depth below their place counts.
+    fn find_modules(
+        &self,
+        base: &Path,
+        depth: usize,
+        budget: &mut usize,
+        found: &mut Vec<PathBuf>,
+    ) -> Result<(), Errno> {
+        match self.kind(base)? {
+            Some(FileType::Directory) => {}
+            Some(_) if depth == 0 && !self.knows_below(base) => {
+                found.push(base.to_path_buf());
+                return Ok(());
+            }
+            _ => return Ok(()),
+        }
+        if depth > DEPTH_MAX {
+            return Err(Errno::NAMETOOLONG);
+        }
+        for name in self.list(base)? {
+            *budget = budget.checked_sub(1).ok_or(Errno::OVERFLOW)?;
+            let path = base.join(&name);
+            if self.knows(&path) {
+                continue;
+            }
+            if depth > 0 && GIT_NAMES.contains(&name.as_bytes()) {
+                found.push(path);
+            } else if !matches!(name.as_bytes(), b"objects" | b"refs" | b"logs")
+                && self.kind(&path)? == Some(FileType::Directory)
+            {
+                self.find_modules(&path, depth + 1, budget, found)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The type of what lies at `path`, links not followed; `None` when nothing does.
+    fn kind(&self, path: &Path) -> Result<Option<FileType>, Errno> {
+        match self.at(path) {
+            Ok(fd) => Ok(Some(FileType::from_raw_mode(rustix::fs::fstat(&fd)?.st_mode))),
+            Err(Errno::NOENT | Errno::NOTDIR) => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Opens `path` beneath the root. A directory on the way that the command has closed to its owner is opened
+    /// again first.
+    fn at(&self, path: &Path) -> Result<OwnedFd, Errno> {
+        match self.open_beneath(path) {
+            Err(Errno::ACCESS | Errno::PERM) => {
+                self.repair(path)?;
+                self.open_beneath(path)
+            }
+            other => other,
+        }
+    }
+
+    fn open_beneath(&self, path: &Path) -> Result<OwnedFd, Errno> {
+        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+        let flags = OFlags::PATH | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
+        match rustix::fs::openat2(&self.root, path, flags, Mode::empty(), resolve) {
+            // A link in last place: openat2 refuses it under NO_SYMLINKS, O_PATH|O_NOFOLLOW names it. One further
+            // up is found as what was created when its own name is looked at.
+            Err(Errno::LOOP) => {
+                let parent = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+                match rustix::fs::openat2(&self.root, parent, flags, Mode::empty(), resolve) {
+                    Ok(parent) => rustix::fs::openat(
+                        &parent,
+                        path.file_name().unwrap_or_default(),
+                        flags,
+                        Mode::empty(),
+                    ),
+                    Err(Errno::LOOP) => Err(Errno::NOENT),
+                    Err(e) => Err(e),
+                }
+            }
+            other => other,
+        }
+    }
+
+    /// Gives the owner of every directory from the root to `path` its rights back. They are the workspace owner's
+    /// own, closed by the command with the owner's rights.
+    fn repair(&self, path: &Path) -> Result<(), Errno> {
+        open_to_owner(&self.root)?;
+        let mut sofar = PathBuf::new();
+        for part in path.components() {
+            sofar.push(part);
+            match self.open_beneath(&sofar) {
+                Ok(fd) => open_to_owner(&fd)?,
+                Err(Errno::NOENT | Errno::NOTDIR) => return Ok(()),
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(())
+    }
+
+    fn list(&self, dir: &Path) -> Result<Vec<OsString>, Errno> {
+        let opened = match self.at(dir) {
+            Ok(fd) => fd,
+            Err(Errno::NOENT | Errno::NOTDIR) => return Ok(Vec::new()),
+            Err(e) => return Err(e),
+        };
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        let fd = match rustix::fs::openat(&opened, c".", flags, Mode::empty()) {
+            Err(Errno::ACCESS | Errno::PERM) => {
+                open_to_owner(&opened)?;
+                rustix::fs::openat(&opened, c".", flags, Mode::empty())?
+            }
+            Err(Errno::NOTDIR) => return Ok(Vec::new()),
+            other => other?,
+        };
+        let mut out = Vec::new();
+        for entry in rustix::fs::Dir::new(fd)? {
+            let name = OsString::from_vec(entry?.file_name().to_bytes().to_vec());
+            if name != "." && name != ".." {
+                out.push(name);
+            }
+            if out.len() > ENTRIES_MAX {
+                return Err(Errno::OVERFLOW);
+            }
+        }
+        Ok(out)
+    }
+
+    /// Renames `path` to a place of its own below the workspace; where that does not work, within its own directory.
+    /// Never over something that exists.
+    fn move_aside(&self, path: &Path, run: &str, number: usize) -> Result<PathBuf, Errno> {
+        let parent_path = path.parent().unwrap_or(Path::new(""));
+        let parent = self.at(parent_path)?;
+        open_to_owner(&parent)?;
+        let name = path.file_name().unwrap_or_default();
+        let mut to = OsString::from(format!("{number}-"));
+        to.push(name);
+        to = OsString::from_vec(to.as_bytes().iter().copied().take(200).collect());
+        let moved = self
+            .place_for(run)
+            .and_then(|place| rustix::fs::renameat_with(&parent, name, &place, &to, RenameFlags::NOREPLACE));
+        if moved.is_ok() {
+            return Ok(Path::new(PLACE).join(run).join(to));
+        }
+        // Another file system, or a place that the command has spoilt: a name that means nothing to anybody will do.
+        let aside = OsString::from(format!(".stockade-quarantine-{run}-{number}"));
+        rustix::fs::renameat_with(&parent, name, &parent, &aside, RenameFlags::NOREPLACE)?;
+        Ok(path.with_file_name(aside))
+    }
+
+    fn place_for(&self, run: &str) -> Result<OwnedFd, Errno> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let mut dir = rustix::io::fcntl_dupfd_cloexec(&self.root, 3)?;
+        for name in [PLACE, run] {
+            match rustix::fs::mkdirat(&dir, name, Mode::RWXU) {
+                Ok(()) | Err(Errno::EXIST) => {}
+                Err(e) => return Err(e),
+            }
+            dir = rustix::fs::openat(&dir, name, flags, Mode::empty())?;
+        }
+        Ok(dir)
+    }
+}
+
+/// Adds rwx for the owner to a directory, through its descriptor; anything else is left alone.
+fn open_to_owner(dir: &OwnedFd) -> Result<(), Errno> {
+    let stat = rustix::fs::fstat(dir)?;
+    let closed = stat.st_mode & 0o700 != 0o700;
+    if FileType::from_raw_mode(stat.st_mode) != FileType::Directory || !closed {
+        return Ok(());
+    }
+    // An O_PATH descriptor takes no fchmod; its link in procfs leads to the object itself. proc_pid_fd(5).
+    let link = format!("/proc/self/fd/{}", dir.as_raw_fd());
+    rustix::fs::chmod(link, Mode::from_raw_mode((stat.st_mode & 0o777) | 0o700))
+}
+
+/// `*` stands for any run of bytes within a name.
+fn matches(pattern: &[u8], name: &[u8]) -> bool {
+    match pattern.split_first() {
+        None => name.is_empty(),
+        Some((b'*', rest)) => (0..=name.len()).any(|n| matches(rest, &name[n..])),
+        Some((first, rest)) => name.split_first().is_some_and(|(n, tail)| n == first && matches(rest, tail)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    fn tree(dir: &Path, missing: &[&str], known: &[&str]) -> Tree {
+        let stat = rustix::fs::stat(dir).unwrap();
+        Tree::open(Place {
+            path: HostPath::new(dir).unwrap(),
+            dev: stat.st_dev,
+            ino: stat.st_ino,
+            missing: missing.iter().map(|m| RelPath::new(m).unwrap()).collect(),
+            known: known.iter().map(|k| OsBytes::from(*k)).collect(),
+            modules: RelPath::new(".git/modules").ok(),
+        })
+        .unwrap()
+    }
+
+    #[test]
+    fn created_names_are_moved_and_known_ones_are_not() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(dir.path().join(".git/hooks")).unwrap();
+        std::fs::write(dir.path().join(".git/hooks/pre-commit"), "x").unwrap();
+        std::fs::write(dir.path().join(".git/config"), "x").unwrap();
+        let made = tree(dir.path(), &[".git/hooks", ".git/config"], &[".git/config"]).sweep("r");
+        assert_eq!(made.len(), 1);
+        assert_eq!(made[0].path, OsBytes::from(".git/hooks"));
+        assert!(!dir.path().join(".git/hooks").exists());
+        assert!(dir.path().join(".git/config").exists());
+        assert!(dir.path().join(".stockade-quarantine/r/0-hooks/pre-commit").exists());
+    }
+
+    #[test]
+    fn a_link_in_place_of_a_directory_is_what_was_created() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(dir.path().join("evil/hooks")).unwrap();
+        std::os::unix::fs::symlink("evil", dir.path().join(".git")).unwrap();
+        let made = tree(dir.path(), &[".git/hooks"], &[]).sweep("r");
+        assert_eq!(made.len(), 1);
+        assert_eq!(made[0].path, OsBytes::from(".git"));
+        assert!(dir.path().join("evil/hooks").exists());
+        assert!(dir.path().join(".git").symlink_metadata().is_err());
+    }
+
+    #[test]
+    fn a_hostile_quarantine_link_is_not_followed() {
+        let outside = tempfile::tempdir().unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        std::os::unix::fs::symlink(outside.path(), dir.path().join(PLACE)).unwrap();
+        std::fs::write(dir.path().join(".envrc"), "x").unwrap();
+        let made = tree(dir.path(), &[".envrc"], &[]).sweep("r");
+        assert_eq!(made.len(), 1);
+        assert_eq!(made[0].moved_to, Some(OsBytes::from(".stockade-quarantine-r-0")));
+        assert!(!dir.path().join(".envrc").exists());
+        assert_eq!(std::fs::read_dir(outside.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn submodules_with_slashes_in_their_names_are_seen() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(dir.path().join(".git/modules/a/b/hooks")).unwrap();
+        std::fs::write(dir.path().join(".git/modules/a/b/config"), "x").unwrap();
+        std::fs::create_dir_all(dir.path().join(".git/modules/a/b/objects")).unwrap();
+        let made = tree(dir.path(), &[], &[".git/modules/a/b/config"]).sweep("r");
+        assert_eq!(
+            made.iter().map(|m| m.path.clone()).collect::<Vec<_>>(),
+            [".git/modules/a/b/hooks".into()]
+        );
+    }
+
+    #[test]
+    fn directories_that_the_command_closed_are_opened_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let close = |p: &str, mode| {
+            std::fs::set_permissions(dir.path().join(p), std::fs::Permissions::from_mode(mode)).unwrap();
+        };
+        std::fs::create_dir_all(dir.path().join(".git/modules/m/hooks")).unwrap();
+        std::fs::write(dir.path().join(".envrc"), "x").unwrap();
+        close(".git/modules", 0o311);
+        close(".git", 0o000);
+        close(".", 0o000);
+        let made = tree(dir.path(), &[".envrc"], &[]).sweep("r");
+        let paths: Vec<OsBytes> = made.iter().map(|m| m.path.clone()).collect();
+        assert_eq!(paths, [OsBytes::from(".envrc"), ".git/modules/m/hooks".into()]);
+        assert!(made.iter().all(|m| m.moved_to.is_some()));
+    }
+
+    #[test]
+    fn patterns_match_within_a_name() {
+        assert!(matches(b"*.pem", b"a.pem") && matches(b"a*c", b"abbc") && matches(b"*", b""));
+        assert!(!matches(b"*.pem", b"a.pem.txt") && !matches(b"a", b"ab"));
+    }
+}
