@@ -66,6 +66,9 @@ pub enum GatherError {
     /// The patterns match too much.
     #[error("the patterns of the profile match more than {ENTRIES_MAX} paths in the workspace")]
     TooManyMatches,
+    /// The git directory has too many modules or worktrees to look at each.
+    #[error("the git directory of the workspace has too many modules or worktrees (1024) to protect each")]
+    TooManyModules,
     /// The other root holds too much at its top level, or cannot be listed.
     #[error("the root directory {dir} cannot be listed, or has more than {TOP_NAMES_MAX} names")]
     Root {
@@ -251,6 +254,7 @@ fn of_workspace(policy: &Policy, path: &HostPath) -> Result<WorkspaceFact, Gathe
         git::Answer::Inside(more) => protected.extend(more),
         git::Answer::Linked(fact) => out.git = Some(fact),
         git::Answer::Refused(why) => out.git_refused = Some(why),
+        git::Answer::TooMany => return Err(GatherError::TooManyModules),
     }
     // A `.git` that is no directory decides where git looks: whoever rewrites it chooses hooks and config.
     if guards_git
