@@ -298,7 +298,8 @@ fn limits(policy: &Policy, host: &HostFacts) -> Result<LimitPlan, PlanError> {
         if bytes < 4 << 20 {
             return bad("memory", configured.to_string(), "less than 4MiB cannot hold a process".into());
         }
-        if bytes > host.memory_total {
+        // Also where a share of the host's memory would bound it anyway: the number was not meant for this host.
+        if configured.parts().0.is_some_and(|b| b.0 > host.memory_total) {
             let has = ByteSize(host.memory_total);
             return bad("memory", configured.to_string(), format!("beyond the host's memory ({has} bytes)"));
         }

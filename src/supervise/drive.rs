@@ -732,10 +732,9 @@ impl<'a> Drive<'a> {
         let empty_after_us = u64::try_from(killed_at.elapsed().as_micros()).unwrap_or(u64::MAX);
         drop(self.terminal.take());
         let stats = self.cgroup.as_ref().map(ExecCgroup::stats);
-        if self.cause.is_none()
-            && self.cgroup.as_ref().is_some_and(ExecCgroup::oom_happened)
-            && self.ended.is_none_or(|(status, ..)| status & 0x7f == libc::SIGKILL)
-        {
+        // A kill at the limit ends the whole tree; that one process of it was quick enough to end by itself before we
+        // heard of the kill makes no difference.
+        if self.cause.is_none() && self.cgroup.as_ref().is_some_and(ExecCgroup::oom_happened) {
             self.cause = Some(Cause::Limit(self.memory_hit()));
         }
         if self.started && dead {
