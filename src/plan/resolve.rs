@@ -493,7 +493,6 @@ impl Table {
                 Ok(())
             }
             Some(_) if matches!(op, FsOp::Dir { .. }) => Ok(()),
-            Some(existing) if *existing == op => Ok(()),
             Some(_) => Err(PlanError::DuplicateTarget(target)),
         }
     }
