@@ -130,7 +130,7 @@ fn nothing_propagates() {
     let late = ws.dir("late");
     let script = format!(
         "mount --make-rshared / && \"$@\" & pid=$!; \
-         while [ ! -e '{0}/ready' ]; do sleep 0.01; done; mount -t tmpfs none '{late}' && touch '{late}/host-later' && touch '{0}/go'; wait $pid",
+         while [ ! -e '{0}/ready' ] && kill -0 $pid; do sleep 0.01; done; mount -t tmpfs none '{late}' && touch '{late}/host-later' && touch '{0}/go'; wait $pid",
         common::text(ws.path())
     );
     let inside =

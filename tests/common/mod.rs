@@ -8,6 +8,7 @@
 //! | `STOCKADE_TEST_HOME` | where workspaces are made: a home directory that is not root's |
 //! | `STOCKADE_TEST_BIN` | the binary, when the tests were copied away from where cargo built it |
 //! | `STOCKADE_TEST_TMP` | instead of `CARGO_TARGET_TMPDIR`, for the same reason |
+//! | `STOCKADE_TEST_STATE` | where state directories are made [default: the home] |
 //! | `STOCKADE_TEST_SOURCES` | instead of `tests/fixtures` of the package |
 //! | `STOCKADE_TEST_GUARD` | the whole run already sits in a cgroup with limits on memory and processes |
 //! | `STOCKADE_TEST_DELEGATED` | an ordinary user's own cgroups are delegated: limits must hold |
@@ -82,7 +83,9 @@ pub fn state_dir() -> PathBuf {
     STATE
         .get_or_init(|| {
             let program = test_name();
-            let at = home().join(format!(".state-{}", program.split("::").next().unwrap_or("tests")));
+            // Not in a home of somebody else: stockade rightly refuses a directory whose parents others may change.
+            let base = std::env::var_os("STOCKADE_TEST_STATE").map_or_else(home, PathBuf::from);
+            let at = base.join(format!(".state-{}", program.split("::").next().unwrap_or("tests")));
             make_dir(&at, 0o700);
             at
         })
