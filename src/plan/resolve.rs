@@ -209,7 +209,11 @@ pub fn resolve(
     if request.argv.iter().any(|a| a.as_bytes().contains(&0)) {
         return Err(PlanError::Nul("an argument"));
     }
-    let limits = limits(policy, host)?;
+    let mut limits = limits(policy, host)?;
+    if request.tty && !request.timeout {
+        // People pause. The profile's default deadline is for what runs by itself.
+        limits.wall_ms = None;
+    }
     let gaps = gaps(policy, host, &limits)?;
     let mut table = Table::default();
     let user = policy.user;
