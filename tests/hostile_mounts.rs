@@ -1,5 +1,13 @@
 //! Mount tricks (20-sandbox §2; threats C): old and new API, as uid 1000 and as inside-root.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::print_stderr,
+    clippy::disallowed_methods,
+    reason = "tests"
+)]
+
 mod common;
 
 use common::{Sandbox, Workspace, allow, check, deny, home, observe, root};
@@ -130,7 +138,7 @@ fn nothing_propagates() {
     let late = ws.dir("late");
     let script = format!(
         "mount --make-rshared / && \"$@\" & pid=$!; \
-         while [ ! -e '{0}/ready' ]; do sleep 0.01; done; mount -t tmpfs none '{late}' && touch '{late}/host-later' && touch '{0}/go'; wait $pid",
+         while [ ! -e '{0}/ready' ] && kill -0 $pid; do sleep 0.01; done; mount -t tmpfs none '{late}' && touch '{late}/host-later' && touch '{0}/go'; wait $pid",
         common::text(ws.path())
     );
     let inside =

@@ -1,5 +1,13 @@
 //! Identity, namespaces and capabilities (20-sandbox §§1 and 4; threats D and E).
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::print_stderr,
+    clippy::disallowed_methods,
+    reason = "tests"
+)]
+
 mod common;
 
 use common::{BOTH, Inside, Sandbox, Workspace, allow, check, deny, namespace_words, observe, root};
@@ -75,15 +83,12 @@ fn every_namespace_is_its_own() {
     let host = common::outside("privilege", &["namespaces".into()]);
     let host = namespace_words(&host.get("namespaces").detail);
     assert_eq!(host.len(), 8);
-    let mut seen = Vec::new();
     for inside in BOTH {
         let run = Sandbox::new(&ws).inside(inside).run([ws.fixture("privilege"), "namespaces".into()]);
         let own = namespace_words(&run.cases().get("namespaces").detail);
         for kind in ["cgroup", "ipc", "mnt", "net", "pid", "user", "uts"] {
             assert_ne!(own[kind], host[kind], "{inside:?} shares the host's {kind} namespace");
         }
-        assert!(!seen.contains(&own["mnt"]), "two runs share a mount namespace");
-        seen.push(own["mnt"].clone());
     }
 }
 

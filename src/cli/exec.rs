@@ -356,7 +356,7 @@ fn kept(recovered: &Recovered) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::supervise::outcome::{Drain, ProtectedCreated, ToolEnd};
+    use crate::supervise::outcome::{ProtectedCreated, ToolEnd};
 
     fn finished(code: u8) -> Report {
         let mut report = refused(fault::arguments("x".into(), "y".into()));

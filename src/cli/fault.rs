@@ -157,11 +157,6 @@ pub fn gather(error: &GatherError) -> Fault {
         GatherError::TooManyMatches => {
             ("workspace_unsearchable", None, "choose another workspace, or a profile with fewer patterns")
         }
-        GatherError::TooManyModules => (
-            "workspace_unsearchable",
-            None,
-            "choose another workspace, or remove worktrees and submodules that are no longer used",
-        ),
         GatherError::Root { dir } => {
             ("root_unlistable", Some(dir.to_string()), "name the top of a root file system")
         }

@@ -5,7 +5,7 @@ use super::{
     TABLE_ENTRIES_MAX, VERSION, keys,
 };
 use crate::base::text::visible;
-use std::collections::BTreeMap;
+use std::collections::HashMap;
 use std::fmt;
 use std::ops::Range;
 use toml::de::{DeTable, DeValue};
@@ -55,9 +55,10 @@ impl fmt::Display for At {
     }
 }
 
-/// The keys of one file and their places.
+/// The keys of one file and their places. Hashed, since it is built at each start and asked little; its
+/// order is never shown.
 #[derive(Debug, Clone, Default)]
-pub struct Spans(BTreeMap<String, Span>);
+pub struct Spans(HashMap<String, Span>);
 
 #[derive(Debug, Clone)]
 struct Span {
@@ -76,17 +77,12 @@ impl Spans {
         self.0.contains_key(key)
     }
 
-    /// The keys, sorted.
-    pub fn keys(&self) -> impl Iterator<Item = &str> {
-        self.0.keys().map(String::as_str)
-    }
-
     /// The innermost key whose name or value holds byte `offset`.
     pub(super) fn key_around(&self, offset: usize) -> Option<&str> {
         self.0
             .iter()
             .filter(|(_, span)| span.bytes.contains(&offset) || span.bytes.start == offset)
-            .max_by_key(|(key, _)| key.len())
+            .max_by_key(|(key, _)| (key.len(), *key))
             .map(|(key, _)| key.as_str())
     }
 }
@@ -148,8 +144,8 @@ impl Walk<'_> {
             // A table's own span is its header's, which begins with a bracket before the name.
             let start = if value.span().contains(&at) { value.span().start } else { at };
             let bytes = start..value.span().end.max(name.span().end);
-            self.spans.0.insert(path.clone(), Span { at: self.lines.at(at), bytes });
             self.value(&path, value.get_ref(), value.span().start)?;
+            self.spans.0.insert(path, Span { at: self.lines.at(at), bytes });
         }
         Ok(())
     }
@@ -175,10 +171,8 @@ impl Walk<'_> {
                 for (i, item) in items.iter().enumerate() {
                     let path = format!("{path}[{i}]");
                     let span = item.span();
-                    self.spans
-                        .0
-                        .insert(path.clone(), Span { at: self.lines.at(span.start), bytes: span.clone() });
                     self.value(&path, item.get_ref(), span.start)?;
+                    self.spans.0.insert(path, Span { at: self.lines.at(span.start), bytes: span });
                 }
             }
             // `{ b64 = "…" }` in the place of a string; the types know where that is permitted.

@@ -238,14 +238,15 @@ fn network(network: &mut NetworkPolicy, doc: &NetworkDoc, mode: Mode) {
     }
 }
 
-/// Merges one list. `same` tells the placeholder, `check` looks at each new element.
-fn merge<T: Clone + PartialEq>(
+/// Merges one list. `bytes` is what tells two elements apart (paths compare themselves component by
+/// component, which is slow here and adds nothing: they are clean); `check` looks at each new element.
+fn merge<T: Clone>(
     field: &mut Vec<T>,
     asked: &[T],
     key: &str,
     input: &Input<'_>,
     adds: bool,
-    same: impl Fn(&T) -> bool,
+    bytes: impl Fn(&T) -> &[u8],
     check: impl Fn(&T) -> Result<(), Fault>,
 ) -> Result<(), PolicyError> {
     let base = std::mem::take(field);
@@ -253,12 +254,12 @@ fn merge<T: Clone + PartialEq>(
         field.extend(base.iter().cloned());
     }
     let push = |field: &mut Vec<T>, item: &T| {
-        if !field.contains(item) {
+        if !field.iter().any(|there| bytes(there) == bytes(item)) {
             field.push(item.clone());
         }
     };
     for (i, item) in asked.iter().enumerate() {
-        if same(item) {
+        if bytes(item) == INHERITED.as_bytes() {
             base.iter().for_each(|item| push(field, item));
         } else {
             check(item).map_err(|f| input.fail(&format!("{key}[{i}]"), f))?;
@@ -276,7 +277,7 @@ fn patterns(
     adds: bool,
 ) -> Result<(), PolicyError> {
     let Some(asked) = asked else { return Ok(()) };
-    merge(field, asked, key, input, adds, |p| p.as_bytes() == INHERITED.as_bytes(), check::pattern)
+    merge(field, asked, key, input, adds, RelPath::as_bytes, check::pattern)
 }
 
 fn words(
@@ -287,7 +288,7 @@ fn words(
     check: impl Fn(&str) -> Result<(), Fault>,
 ) -> Result<(), PolicyError> {
     let Some(asked) = asked else { return Ok(()) };
-    merge(field, asked, key, input, false, |w| w == INHERITED, |w| check(w))
+    merge(field, asked, key, input, false, |w| w.as_bytes(), |w| check(w))
 }
 
 fn hosts(
@@ -298,7 +299,7 @@ fn hosts(
 ) -> Result<(), PolicyError> {
     let Some(asked) = asked else { return Ok(()) };
     // An absolute path is never the placeholder: these lists are short and are written out.
-    merge(field, asked, key, input, false, |_| false, |_| Ok(()))
+    merge(field, asked, key, input, false, HostPath::as_bytes, |_| Ok(()))
 }
 
 fn at_most(found: usize) -> Result<(), Fault> {

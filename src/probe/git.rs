@@ -46,23 +46,6 @@ pub(super) enum Answer {
     Linked(GitFact),
     /// A `.git` that is not followed.
     Refused(String),
-    /// More modules or worktrees than are looked at, so that a name to protect might be missed.
-    TooMany,
-}
-
-/// Why a walk ended early.
-struct TooMany;
-
-/// Why a `.git` file is not followed.
-enum Stop {
-    Refused(String),
-    TooMany,
-}
-
-impl<S: Into<String>> From<S> for Stop {
-    fn from(why: S) -> Self {
-        Self::Refused(why.into())
-    }
 }
 
 /// Looks at `.git` of the workspace `path`, whose descriptor is `root`. With `guards`, names in a git directory
@@ -71,15 +54,8 @@ pub(super) fn of_workspace(root: &OwnedFd, path: &HostPath, owner: &PathFact, gu
     match kind_beneath(root, Path::new(".git")) {
         Err(Errno::NOENT) => Answer::Nothing,
         Err(e) => Answer::Refused(format!("`.git` cannot be looked at: {e}")),
-        Ok(Kind::Dir) if guards => {
-            inside(root, Path::new(".git")).map_or_else(|_| Answer::TooMany, Answer::Inside)
-        }
-        Ok(Kind::Dir) => Answer::Nothing,
-        Ok(Kind::File) => match follow(root, path, owner, guards) {
-            Ok(answer) => answer,
-            Err(Stop::Refused(why)) => Answer::Refused(why),
-            Err(Stop::TooMany) => Answer::TooMany,
-        },
+        Ok(Kind::Dir) => Answer::Inside(if guards { inside(root, Path::new(".git")) } else { Vec::new() }),
+        Ok(Kind::File) => follow(root, path, owner, guards).unwrap_or_else(Answer::Refused),
         Ok(Kind::Symlink) => Answer::Refused("`.git` is a symbolic link".to_owned()),
         Ok(_) => Answer::Refused("`.git` is neither a directory nor a regular file".to_owned()),
     }
@@ -108,7 +84,7 @@ fn link(dir: &OwnedFd, name: &str) -> Result<Option<PathBuf>, String> {
     Ok(Some(PathBuf::from(OsStr::from_bytes(line))))
 }
 
-fn follow(root: &OwnedFd, path: &HostPath, workspace: &PathFact, guards: bool) -> Result<Answer, Stop> {
+fn follow(root: &OwnedFd, path: &HostPath, workspace: &PathFact, guards: bool) -> Result<Answer, String> {
     let here = fs::statat(root, ".git", AtFlags::SYMLINK_NOFOLLOW)
         .map_err(|e| format!("`.git` cannot be looked at: {e}"))?;
     let line = link(root, ".git")?.ok_or("`.git` is gone")?;
@@ -146,8 +122,8 @@ fn follow(root: &OwnedFd, path: &HostPath, workspace: &PathFact, guards: bool) -
     {
         let mut more = Vec::new();
         if guards {
-            more = inside(root, common_at.as_path()).map_err(|_| Stop::TooMany)?;
-            more.extend(inside(root, at.as_path()).map_err(|_| Stop::TooMany)?);
+            more = inside(root, common_at.as_path());
+            more.extend(inside(root, at.as_path()));
         }
         return Ok(Answer::Inside(more));
     }
@@ -160,13 +136,13 @@ fn follow(root: &OwnedFd, path: &HostPath, workspace: &PathFact, guards: bool) -
                 .below(&common.real)
                 .is_some_and(|rel| rel.depth() == 2 && rel.as_path().starts_with("worktrees"));
             if !strictly {
-                return Err("its git directory is not a worktree of its common directory".into());
+                return Err("its git directory is not a worktree of its common directory".to_owned());
             }
             let back = link(&dir, "gitdir")?.ok_or("its git directory names no worktree")?;
             let back = fs::statat(&dir, &back, AtFlags::SYMLINK_NOFOLLOW)
                 .map_err(|e| format!("the worktree that its git directory names cannot be looked at: {e}"))?;
             if (back.st_dev, back.st_ino) != (here.st_dev, here.st_ino) {
-                return Err("its git directory names another worktree".into());
+                return Err("its git directory names another worktree".to_owned());
             }
         }
         None => {
@@ -175,7 +151,7 @@ fn follow(root: &OwnedFd, path: &HostPath, workspace: &PathFact, guards: bool) -
             let named = named
                 .map_err(|e| format!("the worktree that its git directory names cannot be looked at: {e}"))?;
             if (named.st_dev, named.st_ino) != (workspace.dev, workspace.ino) {
-                return Err("its git directory names another worktree".into());
+                return Err("its git directory names another worktree".to_owned());
             }
         }
     }
@@ -188,7 +164,7 @@ fn follow(root: &OwnedFd, path: &HostPath, workspace: &PathFact, guards: bool) -
         git_dir: git_named,
         common_dir: common_named,
         common_fact: common,
-        protected: guarded(&common_dir, true).map_err(|_| Stop::TooMany)?,
+        protected: guarded(&common_dir, true),
     }))
 }
 
@@ -270,7 +246,7 @@ fn unquote(value: &[u8]) -> Option<Vec<u8>> {
 
 /// What exists of the guarded names in the git directory behind `dir`, the links of its worktrees included;
 /// `modules` (other submodules' git directories) as a whole with `whole_modules`.
-fn guarded(dir: &OwnedFd, whole_modules: bool) -> Result<Vec<(RelPath, Kind)>, TooMany> {
+fn guarded(dir: &OwnedFd, whole_modules: bool) -> Vec<(RelPath, Kind)> {
     let mut out = Vec::new();
     let mut add = |path: PathBuf| {
         if let (Ok(kind), Ok(rel)) = (kind_beneath(dir, &path), RelPath::new(&path)) {
@@ -283,46 +259,68 @@ fn guarded(dir: &OwnedFd, whole_modules: bool) -> Result<Vec<(RelPath, Kind)>, T
     if whole_modules {
         add(PathBuf::from("modules"));
     }
-    for name in subdirectories(dir, Path::new("worktrees"))? {
-        for link in GUARDED_OF_WORKTREES {
-            add(name.join(link));
+    match subdirectories(dir, Path::new("worktrees")) {
+        Some(names) => {
+            for name in names {
+                for link in GUARDED_OF_WORKTREES {
+                    add(name.join(link));
+                }
+            }
         }
+        None => add(PathBuf::from("worktrees")),
     }
-    Ok(out)
+    out
 }
 
-fn subdirectories(dir: &OwnedFd, path: &Path) -> Result<Vec<PathBuf>, TooMany> {
+fn subdirectories(dir: &OwnedFd, path: &Path) -> Option<Vec<PathBuf>> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NONBLOCK;
     let listing = open_beneath(dir, path, flags).and_then(|fd| names(fd, NAMES_MAX));
-    // Absent, a link, or closed to the caller and so to the command.
-    let Ok(all) = listing else { return Ok(Vec::new()) };
-    let all = all.ok_or(TooMany)?;
-    Ok(all.iter().map(|n| path.join(n)).filter(|p| kind_beneath(dir, p) == Ok(Kind::Dir)).collect())
+    match listing {
+        Ok(Some(all)) => {
+            Some(all.iter().map(|n| path.join(n)).filter(|p| kind_beneath(dir, p) == Ok(Kind::Dir)).collect())
+        }
+        Err(Errno::NOENT | Errno::NOTDIR) => Some(Vec::new()),
+        // Too many entries, or closed.
+        Ok(None) | Err(_) => None,
+    }
 }
 
 /// The guarded names of the git directory at `at` in the workspace, and of its modules, which lie at any depth
 /// below `modules` (a module's name may hold slashes).
-fn inside(root: &OwnedFd, at: &Path) -> Result<Vec<(RelPath, Kind)>, TooMany> {
+fn inside(root: &OwnedFd, at: &Path) -> Vec<(RelPath, Kind)> {
     let mut out = Vec::new();
     let mut todo = vec![(at.to_path_buf(), true)];
     let mut visits = 0;
+    // What cannot be looked through is protected as a whole: submodules can then not be updated inside.
+    let whole = |mut out: Vec<(RelPath, Kind)>| {
+        out.extend(RelPath::new(at.join("modules")).ok().map(|modules| (modules, Kind::Dir)));
+        out
+    };
     while let Some((dir, known)) = todo.pop() {
         visits += 1;
         if visits > VISITS_MAX {
-            return Err(TooMany);
+            return whole(out);
         }
-        let Ok(fd) = open_beneath(root, &dir, OFlags::PATH | OFlags::DIRECTORY) else { continue };
-        if known || kind_beneath(&fd, Path::new("HEAD")).is_ok() {
-            let prefixed = guarded(&fd, false)?
+        let fd = match open_beneath(root, &dir, OFlags::PATH | OFlags::DIRECTORY) {
+            Ok(fd) => fd,
+            Err(Errno::NOENT | Errno::NOTDIR) => continue,
+            Err(_) => return whole(out),
+        };
+        let below = if known || kind_beneath(&fd, Path::new("HEAD")).is_ok() {
+            let prefixed = guarded(&fd, false)
                 .into_iter()
                 .filter_map(|(rel, kind)| Some((RelPath::new(dir.join(rel.as_path())).ok()?, kind)));
             out.extend(prefixed);
-            todo.extend(subdirectories(root, &dir.join("modules"))?.into_iter().map(|d| (d, false)));
+            subdirectories(root, &dir.join("modules"))
         } else {
-            todo.extend(subdirectories(root, &dir)?.into_iter().map(|d| (d, false)));
+            subdirectories(root, &dir)
+        };
+        match below {
+            Some(below) => todo.extend(below.into_iter().map(|d| (d, false))),
+            None => return whole(out),
         }
     }
-    Ok(out)
+    out
 }
 
 #[cfg(test)]
@@ -485,19 +483,14 @@ mod tests {
     }
 
     #[test]
-    fn more_than_is_looked_at_is_an_error() {
+    fn what_is_too_much_to_look_through_is_protected_whole() {
         let dir = repository();
         let main = dir.path().join("main");
         for n in 0..=NAMES_MAX {
             std::fs::create_dir_all(main.join(format!(".git/modules/m{n}"))).unwrap();
         }
-        let mut policy = policy();
-        policy.workspace.protect = vec![rel(".git/hooks")];
-        let path = HostPath::new(&main).unwrap();
-        let got = gather(&policy, &request(Some(&path)), None, None);
-        assert!(matches!(got, Err(super::super::GatherError::TooManyModules)), "{got:?}");
-        policy.workspace.protect.clear();
-        gather(&policy, &request(Some(&path)), None, None).unwrap();
+        let protected = of(&main).protected;
+        assert!(protected.contains(&(rel(".git/modules"), Kind::Dir)), "{protected:?}");
     }
 
     #[test]

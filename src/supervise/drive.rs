@@ -135,6 +135,10 @@ struct Drive<'a> {
     enforcement: Vec<Enforcement>,
     verified: Verified,
     started: bool,
+    /// init was told to start the command: from here on it may have run, whatever we hear.
+    released: bool,
+    /// A signal that came before the command was there to get it.
+    held: Option<Signal>,
     control_open: bool,
     ended: Option<(i32, u64, u64)>,
     cause: Option<Cause>,
@@ -220,16 +224,15 @@ impl<'a> Drive<'a> {
                 running.build(&tasks)
             })();
             if let Err(fault) = prepared {
-                // What init itself has to say is nearer to the cause than a line that ended.
-                let own = match running.hear() {
-                    Ok(Some((Message::Hello, _))) => running.hear(),
-                    other => other,
-                };
-                let fault = match own {
-                    Ok(Some((Message::Fault(inner), _))) => inner,
-                    _ => fault,
-                };
+                // init waits for what will not come: it is ended first, and what it had to say, which is nearer to
+                // the cause than a line that ended, is then read to its end without waiting for more.
                 end_now(&running);
+                let mut fault = fault;
+                while let Ok(Some((message, _))) = running.hear() {
+                    if let Message::Fault(inner) = message {
+                        fault = inner;
+                    }
+                }
                 return Err(explained(fault));
             }
             Ok((signals, ours, running))
@@ -302,6 +305,8 @@ impl<'a> Drive<'a> {
             enforcement: Vec::new(),
             verified: Verified::No,
             started: false,
+            released: false,
+            held: None,
             control_open: true,
             ended: None,
             cause: None,
@@ -328,9 +333,12 @@ impl<'a> Drive<'a> {
         let mut fds: Vec<PollFd<'_>> = Vec::with_capacity(10);
         {
             let mut add = adder(&mut sources, &mut fds);
-            add(Ready::Signal, Some(self.signals.as_fd()), PollFlags::IN);
+            // What init says comes before everything that is judged by it.
             if !*dead {
                 add(Ready::Control, self.control_open.then(|| self.running.control.as_fd()), PollFlags::IN);
+            }
+            add(Ready::Signal, Some(self.signals.as_fd()), PollFlags::IN);
+            if !*dead {
                 add(Ready::Death, Some(self.running.pidfd.as_fd()), PollFlags::IN);
                 if let Some(watch) = self.cgroup.as_ref().and_then(ExecCgroup::oom_watch)
                     && self.killed_at.is_none()
@@ -493,17 +501,25 @@ impl<'a> Drive<'a> {
                 self.stdout.abandon();
                 self.stderr.abandon();
             } else {
-                // An init that takes no more messages is one that is ending.
-                let again = self.signals_seen > 1 || !self.started;
-                if again || self.running.tell(Message::Signal { number: signal as i32 }).is_err() {
-                    self.kill(Cause::Cancel);
-                } else if matches!(signal, Signal::SIGTERM | Signal::SIGHUP) {
-                    // Whoever sends these wants an end; a command that ignores them gets one.
-                    let own = Duration::from_millis(self.plan.containment.limits.grace_ms);
-                    let grace = if own.is_zero() { SIGNAL_GRACE } else { own };
-                    self.grace_until = Instant::now().checked_add(grace);
+                match (self.signals_seen, self.started) {
+                    (1, true) => self.forward(signal),
+                    (1, false) => self.held = Some(signal),
+                    _ => self.kill(Cause::Cancel),
                 }
             }
+        }
+    }
+
+    /// Passes a signal on to the command. Whoever sends SIGTERM or SIGHUP wants an end; a command that ignores them
+    /// gets one.
+    fn forward(&mut self, signal: Signal) {
+        if self.running.tell(Message::Signal { number: signal as i32 }).is_err() {
+            // An init that takes no more messages is one that is ending.
+            self.kill(Cause::Cancel);
+        } else if matches!(signal, Signal::SIGTERM | Signal::SIGHUP) {
+            let own = Duration::from_millis(self.plan.containment.limits.grace_ms);
+            let grace = if own.is_zero() { SIGNAL_GRACE } else { own };
+            self.grace_until = Instant::now().checked_add(grace);
         }
     }
 
@@ -529,7 +545,12 @@ impl<'a> Drive<'a> {
                     self.on_terminal(master);
                 }
             }
-            Message::Started => self.started = true,
+            Message::Started => {
+                self.started = true;
+                if let Some(signal) = self.held.take() {
+                    self.forward(signal);
+                }
+            }
             Message::Ended { status, cpu_us, max_rss_kib } => {
                 self.ended = Some((status, cpu_us, max_rss_kib));
                 self.killed_at.get_or_insert_with(Instant::now);
@@ -599,6 +620,13 @@ impl<'a> Drive<'a> {
     }
 
     fn go(&mut self, verify: bool) {
+        if !verify {
+            if self.held.take().is_some() {
+                self.kill(Cause::Cancel);
+                return;
+            }
+            self.released = true;
+        }
         if self.running.tell(Message::Go { verify }).is_err() {
             // Its own fault, if it had one, is still in the socket.
             self.control_open = true;
@@ -732,13 +760,12 @@ impl<'a> Drive<'a> {
         let empty_after_us = u64::try_from(killed_at.elapsed().as_micros()).unwrap_or(u64::MAX);
         drop(self.terminal.take());
         let stats = self.cgroup.as_ref().map(ExecCgroup::stats);
-        if self.cause.is_none()
-            && self.cgroup.as_ref().is_some_and(ExecCgroup::oom_happened)
-            && self.ended.is_none_or(|(status, ..)| status & 0x7f == libc::SIGKILL)
-        {
+        // A kill at the limit ends the whole tree; that one process of it was quick enough to end by itself before we
+        // heard of the kill makes no difference.
+        if self.cause.is_none() && self.cgroup.as_ref().is_some_and(ExecCgroup::oom_happened) {
             self.cause = Some(Cause::Limit(self.memory_hit()));
         }
-        if self.started && dead {
+        if self.released && dead {
             report.protected_created = self.guard.sweep(&self.run.to_string());
         }
         let by = if self.cause.is_some() && self.cgroup.as_ref().is_some_and(|c| c.clone_dir().is_some()) {
@@ -781,10 +808,21 @@ impl<'a> Drive<'a> {
             Some(Cause::Broken(fault)) => Outcome::Broken(fault),
             Some(Cause::Refused(fault)) => Outcome::Refused(fault),
             Some(Cause::Limit(hit)) => {
+                let name = hit.name;
                 report.limit = Some(hit);
-                Outcome::Finished(finished)
+                if self.released {
+                    Outcome::Finished(finished)
+                } else {
+                    Outcome::Refused(faults::sandbox(
+                        "limit_before_start",
+                        "starting",
+                        Some(format!("limits.{name}")),
+                        "the limit was reached before the command started".into(),
+                        Some("give it more, or run `stockade doctor` to see what is slow here"),
+                    ))
+                }
             }
-            Some(Cause::Cancel) if !self.started => Outcome::Refused(faults::sandbox(
+            Some(Cause::Cancel) if !self.released => Outcome::Refused(faults::sandbox(
                 "cancelled",
                 "starting",
                 None,
@@ -808,7 +846,7 @@ impl<'a> Drive<'a> {
                 );
                 // Kernels 6.16 to 7.2 kill a newborn whose cgroup was killed differently often than its parent's:
                 // nothing has run then, and fresh facts choose another way.
-                if self.started { Outcome::Broken(fault) } else { Outcome::Refused(fault) }
+                if self.released { Outcome::Broken(fault) } else { Outcome::Refused(fault) }
             }
         };
         if let (Some(errno), Outcome::Finished(_)) = (undelivered, &report.outcome) {
@@ -918,6 +956,10 @@ fn block_signals() -> nix::Result<SignalFd> {
         set.add(signal);
     }
     set.thread_block()?;
+    // A limit on our own files must not kill us: the write then says EFBIG, which is reported.
+    let mut silent = SigSet::empty();
+    silent.add(Signal::SIGXFSZ);
+    silent.thread_block()?;
     SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)
 }
 

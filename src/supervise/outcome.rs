@@ -190,6 +190,7 @@ impl Report {
             Outcome::Broken(_) => 125,
             Outcome::Finished(end) => match (&self.limit, end) {
                 (Some(limit), _) if limit.name == "wall" => 124,
+                (Some(limit), _) if limit.name == "memory" => 137,
                 (_, ToolEnd { exit_code: Some(code), .. }) => *code,
                 (_, ToolEnd { signal: Some(signal), .. }) => 128 | signal,
                 _ => 125,

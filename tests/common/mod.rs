@@ -8,13 +8,21 @@
 //! | `STOCKADE_TEST_HOME` | where workspaces are made: a home directory that is not root's |
 //! | `STOCKADE_TEST_BIN` | the binary, when the tests were copied away from where cargo built it |
 //! | `STOCKADE_TEST_TMP` | instead of `CARGO_TARGET_TMPDIR`, for the same reason |
+//! | `STOCKADE_TEST_STATE` | where state directories are made [default: the home] |
 //! | `STOCKADE_TEST_SOURCES` | instead of `tests/fixtures` of the package |
 //! | `STOCKADE_TEST_GUARD` | the whole run already sits in a cgroup with limits on memory and processes |
 //! | `STOCKADE_TEST_DELEGATED` | an ordinary user's own cgroups are delegated: limits must hold |
 //! | `STOCKADE_TEST_KEEP` | leave workspaces behind |
 
 #![allow(dead_code, reason = "each test binary uses its part")]
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stderr, clippy::disallowed_methods)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::print_stderr,
+    clippy::disallowed_methods,
+    clippy::wrong_self_convention,
+    reason = "tests; `as_root` reads as what it says"
+)]
 
 use base64::Engine;
 use serde_json::Value;
@@ -82,7 +90,9 @@ pub fn state_dir() -> PathBuf {
     STATE
         .get_or_init(|| {
             let program = test_name();
-            let at = home().join(format!(".state-{}", program.split("::").next().unwrap_or("tests")));
+            // Not in a home of somebody else: stockade rightly refuses a directory whose parents others may change.
+            let base = std::env::var_os("STOCKADE_TEST_STATE").map_or_else(home, PathBuf::from);
+            let at = base.join(format!(".state-{}", program.split("::").next().unwrap_or("tests")));
             make_dir(&at, 0o700);
             at
         })
@@ -1054,36 +1064,36 @@ pub fn mismatches(rows: &[Row], cases: &Cases, inside: Inside) -> Vec<String> {
                 got.detail
             ));
         }
-        if let Control::Row(name) = &row.control {
-            if cases.errno(name) != "OK" {
-                wrong.push(format!("{inside:?}: control {name} of {}: {}", row.label(), cases.errno(name)));
-            }
+        if let Control::Row(name) = &row.control
+            && cases.errno(name) != "OK"
+        {
+            wrong.push(format!("{inside:?}: control {name} of {}: {}", row.label(), cases.errno(name)));
         }
     }
     wrong
 }
 
+/// Label, argument for the fixture, wanted errno.
+type Attempt = (String, String, &'static str);
+
 /// Runs the controls that need no sandbox: a denial that happens anyway proves nothing.
 pub fn control_mismatches(fixture: &str, rows: &[Row]) -> Vec<String> {
     let mut wrong = Vec::new();
-    let mut compare =
-        |wanted: Vec<(String, String, &'static str)>, run: &dyn Fn(&[String]) -> Cases, place: &str| {
-            if wanted.is_empty() {
-                return;
+    let mut compare = |wanted: Vec<Attempt>, run: &dyn Fn(&[String]) -> Cases, place: &str| {
+        if wanted.is_empty() {
+            return;
+        }
+        let cases = run(&wanted.iter().map(|(_, a, _)| a.clone()).collect::<Vec<_>>());
+        for (label, argument, errno) in wanted {
+            if cases.errno(&label) != errno {
+                wrong.push(format!(
+                    "control {place} {argument}: wanted {errno}, got {:?}",
+                    cases.0.get(&label)
+                ));
             }
-            let cases = run(&wanted.iter().map(|(_, a, _)| a.clone()).collect::<Vec<_>>());
-            for (label, argument, errno) in wanted {
-                if cases.errno(&label) != errno {
-                    wrong.push(format!(
-                        "control {place} {argument}: wanted {errno}, got {:?}",
-                        cases.0.get(&label)
-                    ));
-                }
-            }
-        };
-    let pick = |f: &dyn Fn(&Row) -> Option<(String, String, &'static str)>| {
-        rows.iter().filter_map(f).collect::<Vec<_>>()
+        }
     };
+    let pick = |f: &dyn Fn(&Row) -> Option<Attempt>| rows.iter().filter_map(f).collect::<Vec<_>>();
     let plain = pick(&|r| match r.control {
         Control::Outside(e) => Some((r.label().to_owned(), r.argument(), e)),
         _ => None,

@@ -185,7 +185,8 @@ pub fn restrict(
         caps::drop_bounding()?;
         caps::drop_all()?;
     }
-    sys::signals::reset().at(Step::Session)?;
+    // Actions are the defaults since init reset its own; init blocks what it reads from a descriptor.
+    sys::signals::unblock().at(Step::Session)?;
     rustix::process::umask(FileMode::from_raw_mode(0o022));
     rustix::process::chdir(plan.command.cwd.as_path()).at(Step::WorkingDirectory)?;
     if !off(Mutant::NoNewPrivileges) || plan.containment.seccomp.program.words().is_empty() {
