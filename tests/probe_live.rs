@@ -70,6 +70,7 @@ fn gather_cost() {
         caller_env: std::env::vars_os().map(|(n, v)| (OsBytes::from(n), OsBytes::from(v))).collect(),
         root: None,
         tty: false,
+        timeout: false,
     };
     let mut times = Vec::new();
     let mut last = None;
