@@ -11,5 +11,5 @@ pub mod types;
 
 pub use facts::*;
 pub use request::*;
-pub use resolve::{PlanError, resolve, wanted_paths};
+pub use resolve::{PlanError, resolve};
 pub use types::*;

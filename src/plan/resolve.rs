@@ -177,21 +177,6 @@ fn kind_text(kind: Kind) -> &'static str {
     }
 }
 
-/// The host paths whose facts `resolve` needs beside the workspace, `/etc` and toolchains.
-pub fn wanted_paths(policy: &Policy, request: &Request) -> Vec<HostPath> {
-    let mut out = Vec::new();
-    if let Some(dir) = request.root.as_ref().or(policy.root.dir.as_ref()) {
-        out.push(dir.clone());
-    }
-    for mount in &policy.mounts {
-        if let MountEntry::Bind { source, .. } | MountEntry::Overlay { source, .. } = mount {
-            out.push(source.clone());
-        }
-    }
-    out.extend(request.binds.iter().map(|b| b.source.clone()));
-    out
-}
-
 /// Makes the plan.
 ///
 /// # Errors
@@ -241,7 +226,7 @@ pub fn resolve(
         ids: ids(user, host.mode, owner),
         hostname: policy.hostname.clone(),
         time_namespace: policy.time_namespace,
-        landlock: landlock(host, &fs, deny_tcp, policy.requires(Protection::LandlockNet)),
+        landlock: landlock(host, &fs, deny_tcp),
         sources,
         fs,
         watch,
@@ -442,7 +427,7 @@ fn gaps(
     Ok(out)
 }
 
-fn landlock(host: &HostFacts, fs: &[FsOp], deny_tcp: bool, _required: bool) -> LandlockPlan {
+fn landlock(host: &HostFacts, fs: &[FsOp], deny_tcp: bool) -> LandlockPlan {
     let abi = host.landlock_abi.min(LANDLOCK_ABI_KNOWN);
     let mut rules = vec![LandlockRule { at: SandboxPath::root(), access: LandlockAccess::Read }];
     for op in fs {

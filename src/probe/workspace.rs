@@ -163,7 +163,7 @@ pub(super) fn without_nested(mut list: Vec<(RelPath, Kind)>) -> Vec<(RelPath, Ki
 
 /// Whether `name` matches `pattern`, in which `*` stands for any run of bytes. Linear in both but for the last
 /// star's retries.
-pub(super) fn name_matches(pattern: &[u8], name: &[u8]) -> bool {
+pub(crate) fn name_matches(pattern: &[u8], name: &[u8]) -> bool {
     let (mut p, mut n) = (0, 0);
     let mut retry: Option<(usize, usize)> = None;
     while n < name.len() {

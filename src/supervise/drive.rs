@@ -494,7 +494,7 @@ impl<'a> Drive<'a> {
                 continue;
             }
             self.signals_seen += 1;
-            let name = signal_name(signal);
+            let name = signal.as_str();
             self.first_signal.get_or_insert(name);
             if dead {
                 // Only an unread output is left; whoever insists does not want it.
@@ -961,10 +961,6 @@ fn block_signals() -> nix::Result<SignalFd> {
     silent.add(Signal::SIGXFSZ);
     silent.thread_block()?;
     SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)
-}
-
-fn signal_name(signal: Signal) -> &'static str {
-    signal.as_str()
 }
 
 fn millis(d: Duration) -> u64 {

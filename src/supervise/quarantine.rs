@@ -6,6 +6,7 @@
 use super::outcome::ProtectedCreated;
 use crate::base::{HostPath, OsBytes, RelPath};
 use crate::plan::{FsOp, Plan};
+use crate::probe::name_matches;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags, ResolveFlags};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
@@ -181,7 +182,7 @@ impl Tree {
     fn find(&self, base: &Path, parts: &[&OsStr], found: &mut Vec<PathBuf>) -> Result<(), Errno> {
         let Some((first, rest)) = parts.split_first() else { return Ok(()) };
         let names: Vec<OsString> = if first.as_bytes().contains(&b'*') {
-            self.list(base)?.into_iter().filter(|n| matches(first.as_bytes(), n.as_bytes())).collect()
+            self.list(base)?.into_iter().filter(|n| name_matches(first.as_bytes(), n.as_bytes())).collect()
         } else {
             vec![first.to_os_string()]
         };
@@ -376,15 +377,6 @@ fn open_to_owner(dir: &OwnedFd) -> Result<(), Errno> {
     rustix::fs::chmod(link, Mode::from_raw_mode((stat.st_mode & 0o777) | 0o700))
 }
 
-/// `*` stands for any run of bytes within a name.
-fn matches(pattern: &[u8], name: &[u8]) -> bool {
-    match pattern.split_first() {
-        None => name.is_empty(),
-        Some((b'*', rest)) => (0..=name.len()).any(|n| matches(rest, &name[n..])),
-        Some((first, rest)) => name.split_first().is_some_and(|(n, tail)| n == first && matches(rest, tail)),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -474,7 +466,7 @@ mod tests {
 
     #[test]
     fn patterns_match_within_a_name() {
-        assert!(matches(b"*.pem", b"a.pem") && matches(b"a*c", b"abbc") && matches(b"*", b""));
-        assert!(!matches(b"*.pem", b"a.pem.txt") && !matches(b"a", b"ab"));
+        assert!(name_matches(b"*.pem", b"a.pem") && name_matches(b"a*c", b"abbc") && name_matches(b"*", b""));
+        assert!(!name_matches(b"*.pem", b"a.pem.txt") && !name_matches(b"a", b"ab"));
     }
 }
