@@ -2,6 +2,14 @@
 //! words what is wrong and what to do. The words are snapshots (`tests/snapshots/bad_input__*.snap`), with what
 //! differs from run to run replaced.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::print_stderr,
+    clippy::disallowed_methods,
+    reason = "tests"
+)]
+
 mod common;
 
 use common::{Sandbox, Workspace, home, snapshot};

@@ -14,7 +14,7 @@ struct Place(tempfile::TempDir);
 impl Place {
     fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
-        for name in ["home", "work"] {
+        for name in ["home", "tree"] {
             std::fs::create_dir(dir.path().join(name)).unwrap();
         }
         Self(dir)
@@ -34,7 +34,7 @@ impl Place {
         let mut command = Command::new(env!("CARGO_BIN_EXE_stockade"));
         command
             .args(args)
-            .current_dir(self.at("work"))
+            .current_dir(self.at("tree"))
             .env_clear()
             .env("HOME", self.at("home"))
             .env("PATH", "/usr/bin:/bin")
@@ -111,15 +111,15 @@ fn wrong_arguments() {
 fn bad_input_has_its_message_and_runs_nothing() {
     let place = Place::new();
     place.write("home/.config/stockade/profiles/broken.toml", "version = 1\n[limits]\nmemroy = \"1GiB\"\n");
-    place.write("work/big.toml", &"#".repeat(70_000));
-    place.write("work/file", "");
+    place.write("tree/big.toml", &"#".repeat(70_000));
+    place.write("tree/file", "");
     place.write(
         "home/.config/stockade/profiles/narrow.toml",
         "version = 1\nextends = \"offline\"\n[grants]\nenv = []\ntmpfs = false\n",
     );
-    symlink("loop", place.at("work/loop")).unwrap();
-    symlink("nowhere", place.at("home/link")).unwrap();
-    std::fs::create_dir(place.at("work/dir")).unwrap();
+    symlink("loop", place.at("tree/loop")).unwrap();
+    symlink("nowhere", place.at("link")).unwrap();
+    std::fs::create_dir(place.at("tree/dir")).unwrap();
     let long = format!("/{}", "x".repeat(300));
     let mut all = String::new();
     for args in [
@@ -165,7 +165,7 @@ fn bad_input_has_its_message_and_runs_nothing() {
         &["--result-fd", "77"],
         &["--result-file", "result.json"],
         &["--result-file", "nosuch/result.json"],
-        &["--result-file", "../home/link"],
+        &["--result-file", "../link"],
     ] {
         let line: Vec<&str> =
             ["exec"].into_iter().chain(args.iter().copied()).chain(["--", "true"]).collect();
@@ -184,11 +184,11 @@ fn a_current_directory_that_is_gone() {
     let place = Place::new();
     let script = format!(
         "rmdir {0} && exec {1} exec -- true",
-        place.at("work").display(),
+        place.at("tree").display(),
         env!("CARGO_BIN_EXE_stockade")
     );
     let mut command = Command::new("/bin/sh");
-    command.args(["-c", &script]).current_dir(place.at("work")).env("STOCKADE_STATE", place.at("state"));
+    command.args(["-c", &script]).current_dir(place.at("tree")).env("STOCKADE_STATE", place.at("state"));
     insta::assert_snapshot!(place.transcript(&command.output().unwrap()));
 }
 
@@ -289,10 +289,10 @@ fn explained() {
     if !plans(&place) {
         return;
     }
-    std::fs::create_dir_all(place.at("work/.git/hooks")).unwrap();
-    place.write("work/.git/config", "");
-    place.write("work/.env", "SECRET=1");
-    place.write("work/.stockade/profile.toml", "version = 1\n[limits]\nmemory = \"512MiB\"\n");
+    std::fs::create_dir_all(place.at("tree/.git/hooks")).unwrap();
+    place.write("tree/.git/config", "");
+    place.write("tree/.env", "SECRET=1");
+    place.write("tree/.stockade/profile.toml", "version = 1\n[limits]\nmemory = \"512MiB\"\n");
     let text = place.says(&["policy", "explain"]);
     insta::with_settings!({ filters => vec![
         (r"sha256:[0-9a-f]{64}", "[DIGEST]"),
@@ -312,7 +312,7 @@ fn explained() {
     let explained = json(&place.run(&["policy", "explain", "--json"]).stdout);
     assert_eq!(explained["schema"], "stockade.explain/1");
     assert_eq!(explained["origins"][1]["kind"], "project");
-    let work = place.at("work");
+    let work = place.at("tree");
     let hidden = explained["hidden"].as_array().unwrap();
     assert!(hidden.iter().any(|h| h == work.join(".env").to_str().unwrap()), "{hidden:?}");
     assert!(!place.at("state").exists(), "explaining leaves nothing");
@@ -337,7 +337,7 @@ fn a_dry_run_prints_the_plan_and_leaves_nothing() {
     let words = place.run(&["exec", "--dry-run", "--", "make", "a b"]);
     let words = String::from_utf8(words.stdout).unwrap();
     assert!(words.contains("  runs                  make  'a b'\n"), "{words}");
-    assert!(!place.at("state").exists() && std::fs::read_dir(place.at("work")).unwrap().next().is_none());
+    assert!(!place.at("state").exists() && std::fs::read_dir(place.at("tree")).unwrap().next().is_none());
 }
 
 #[test]

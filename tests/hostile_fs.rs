@@ -1,6 +1,14 @@
 //! The file-system view (20-sandbox §2; threats B and K179): absent, read-only, hidden, and every call that
 //! carries a mode. Errnos marked `derived` follow from the design and this kernel's order of checks.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::print_stderr,
+    clippy::disallowed_methods,
+    reason = "tests"
+)]
+
 mod common;
 
 use common::{

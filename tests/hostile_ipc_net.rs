@@ -1,5 +1,13 @@
 //! Sockets, networks and IPC objects (20-sandbox §4; 30-network; threats G, H, B36, A17).
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::print_stderr,
+    clippy::disallowed_methods,
+    reason = "tests"
+)]
+
 mod common;
 
 use common::{Live, Sandbox, Workspace, allow, check, deny, home, observe, unique};

@@ -1,6 +1,14 @@
 //! Reaching limits (20-sandbox §3; threats L and J176). Each has a second belt: the payload stops at a ceiling
 //! of its own, and the harness puts stockade below a cgroup of the test's.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::print_stderr,
+    clippy::disallowed_methods,
+    reason = "tests"
+)]
+
 mod common;
 
 use common::{Sandbox, Workspace, allow, check, deny, limits_hold, needs, observe};

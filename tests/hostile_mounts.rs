@@ -1,5 +1,13 @@
 //! Mount tricks (20-sandbox §2; threats C): old and new API, as uid 1000 and as inside-root.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::print_stderr,
+    clippy::disallowed_methods,
+    reason = "tests"
+)]
+
 mod common;
 
 use common::{Sandbox, Workspace, allow, check, deny, home, observe, root};

@@ -1,5 +1,13 @@
 //! Identity, namespaces and capabilities (20-sandbox §§1 and 4; threats D and E).
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::print_stderr,
+    clippy::disallowed_methods,
+    reason = "tests"
+)]
+
 mod common;
 
 use common::{BOTH, Inside, Sandbox, Workspace, allow, check, deny, namespace_words, observe, root};

@@ -1,5 +1,13 @@
 //! Reaching other processes (threats F 86–94), with a sentinel on the host that must notice nothing.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::print_stderr,
+    clippy::disallowed_methods,
+    reason = "tests"
+)]
+
 mod common;
 
 use common::{BOTH, Sandbox, Workspace, allow, check, deny};

@@ -1,5 +1,13 @@
 //! Streams, results and their separation (20-sandbox §§6 and 10; threats F109, J174, J176).
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::print_stderr,
+    clippy::disallowed_methods,
+    reason = "tests"
+)]
+
 mod common;
 
 use common::{Input, Sandbox, Workspace, contains};

@@ -1,5 +1,13 @@
 //! The workspace as a weapon, and what is protected in it (20-sandbox §§2 and 8; threats B39, M).
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::print_stderr,
+    clippy::disallowed_methods,
+    reason = "tests"
+)]
+
 mod common;
 
 use common::{BOTH, Sandbox, Workspace, allow, check, deny, observe, snapshot};

@@ -4,6 +4,14 @@
 //!
 //! `STOCKADE_KILL9_ROUNDS` (default 60) and `STOCKADE_KILL9_SEED` say how many and which.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::print_stderr,
+    clippy::disallowed_methods,
+    reason = "tests"
+)]
+
 mod common;
 
 use common::{Inside, Sandbox, Workspace, await_gone, snapshot, unique};

@@ -2,6 +2,14 @@
 //! sandbox that breaks these will be switched off. From a home that is not root's, with a toolchain below it
 //! (`scripts/test-user` puts one there; without it the host's own is used and the skips say so).
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::print_stderr,
+    clippy::disallowed_methods,
+    reason = "tests"
+)]
+
 mod common;
 
 use common::{BOTH, Input, Run, Sandbox, Workspace, bash, home, sh, skip};

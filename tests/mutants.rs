@@ -5,6 +5,13 @@
 //! `cargo test --features mutants --test mutants`. The canaries are off too (`no-verify`): they would refuse first,
 //! which `the_canaries_notice_too` shows.
 #![cfg(feature = "mutants")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::print_stderr,
+    clippy::disallowed_methods,
+    reason = "tests"
+)]
 
 mod common;
 

@@ -1,6 +1,14 @@
 //! Nothing survives (20-sandbox §6; threats F 104–114): whatever shape, whatever end. Seen from the host by a
 //! marker on every command line; the end of an init is awaited, never timed.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::print_stderr,
+    clippy::disallowed_methods,
+    reason = "tests"
+)]
+
 mod common;
 
 use common::{BOTH, Inside, Live, Raw, Sandbox, Workspace, await_gone, carrying, unique};
@@ -21,6 +29,29 @@ fn start(ws: &Workspace, inside: Inside, name: &str, marker: &str, n: u32) -> Li
 fn assert_gone(marker: &str, what: &str) {
     if let Err(left) = await_gone(marker, GONE) {
         panic!("{what}: {} processes are left: {:?}", left.len(), &left[..left.len().min(5)]);
+    }
+}
+
+/// Two signals that are two: sent back to back the kernel would make one of them.
+fn twice(live: &Live) {
+    live.signal(Signal::SIGTERM);
+    std::thread::sleep(Duration::from_millis(50));
+    live.signal(Signal::SIGTERM);
+}
+
+/// A freezer cgroup of the test's own, thawed and removed at the end whatever happens.
+struct Freezer(std::path::PathBuf);
+
+impl Freezer {
+    fn set(&self, state: &str) {
+        std::fs::write(self.0.join("freezer.state"), state).unwrap();
+    }
+}
+
+impl Drop for Freezer {
+    fn drop(&mut self) {
+        let _ = std::fs::write(self.0.join("freezer.state"), "THAWED");
+        common::await_that(GONE, || std::fs::remove_dir(&self.0).is_ok());
     }
 }
 
@@ -102,9 +133,7 @@ fn a_second_signal_kills_what_ignores_it() {
         let marker = unique("proof");
         let live = start(&ws, Inside::Agent, name, &marker, 0);
         live.expect_output("ready");
-        live.signal(Signal::SIGTERM);
-        std::thread::sleep(Duration::from_millis(50));
-        live.signal(Signal::SIGTERM);
+        twice(&live);
         let raw = live.finish(Duration::from_secs(20));
         assert!(!raw.overrun, "{name}: {raw:?}");
         assert_eq!(carrying(&marker), Vec::new(), "{name}");
@@ -159,14 +188,20 @@ fn a_large_forest_falls() {
     }
     let ws = Workspace::new("forest");
     let marker = unique("forest");
+    // More than `offline` allows: a profile of the caller's own.
+    let profiles = Workspace::new("forest-profile");
+    let profile = profiles.file(
+        "forest.toml",
+        "version = 1\nname = \"forest\"\nextends = \"offline\"\n\n[limits]\nprocesses = 5500\n",
+    );
     let live = Sandbox::new(&ws)
+        .profile(&profile)
         .guarded(8 << 30, 6000)
         .with_result()
         .options(["--timeout", "50s"])
         .spawn(shape(&ws, "forest", &marker, 5000));
-    live.expect_output("forest");
-    live.signal(Signal::SIGTERM);
-    live.signal(Signal::SIGTERM);
+    live.expect_output("forest 5000");
+    twice(&live);
     let raw = live.finish(Duration::from_secs(60));
     assert!(!raw.overrun, "{:?}", raw.status);
     assert_eq!(carrying(&marker).len(), 0, "alive after the return");
@@ -197,25 +232,23 @@ fn a_frozen_run_is_thawed_and_dies() {
     live.expect_output("ready");
     let members: Vec<i32> =
         carrying(&marker).into_iter().map(|(pid, _)| pid).filter(|pid| *pid != live.pid()).collect();
-    let freezer = unique("sbxguard-freeze");
-    let dir = std::path::Path::new("/sys/fs/cgroup/freezer").join(&freezer);
+    let dir = std::path::Path::new("/sys/fs/cgroup/freezer").join(unique("sbxguard-freeze"));
     if std::fs::create_dir(&dir).is_err() {
         common::skip("no v1 freezer hierarchy");
         return;
     }
+    let freezer = Freezer(dir.clone());
     for pid in &members {
         let _ = std::fs::write(dir.join("tasks"), pid.to_string());
     }
-    std::fs::write(dir.join("freezer.state"), "FROZEN").unwrap();
-    live.signal(Signal::SIGTERM);
-    live.signal(Signal::SIGTERM);
+    freezer.set("FROZEN");
+    twice(&live);
     // Ours is not the cgroup that froze them: what can't die yet has to be named, and dies once thawed.
     std::thread::sleep(Duration::from_millis(500));
-    std::fs::write(dir.join("freezer.state"), "THAWED").unwrap();
+    freezer.set("THAWED");
     let raw = live.finish(Duration::from_secs(30));
     assert!(!raw.overrun, "{raw:?}");
     assert_gone(&marker, "frozen");
-    assert!(common::await_that(GONE, || std::fs::remove_dir(&dir).is_ok()));
 }
 
 /// Zombies are reaped by init: a command that forks much and waits for nothing does not fill its own table.

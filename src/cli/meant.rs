@@ -316,6 +316,7 @@ pub fn request(exec: &Exec, caller: &Caller, workspace: HostPath) -> Result<Requ
         env,
         root: root(exec.root.as_ref())?,
         tty: exec.tty,
+        timeout: exec.timeout.is_some(),
         ..bare(&exec.choice, caller, workspace)
     })
 }
@@ -334,6 +335,7 @@ pub fn bare(choice: &Choice, caller: &Caller, workspace: HostPath) -> Request {
         caller_env: caller.env.clone(),
         root: None,
         tty: false,
+        timeout: false,
     }
 }
 

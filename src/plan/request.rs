@@ -40,4 +40,6 @@ pub struct Request {
     pub root: Option<HostPath>,
     /// A terminal of its own.
     pub tty: bool,
+    /// Whether the caller named a wall time: without one a terminal has none.
+    pub timeout: bool,
 }

@@ -209,7 +209,11 @@ pub fn resolve(
     if request.argv.iter().any(|a| a.as_bytes().contains(&0)) {
         return Err(PlanError::Nul("an argument"));
     }
-    let limits = limits(policy, host)?;
+    let mut limits = limits(policy, host)?;
+    if request.tty && !request.timeout {
+        // People pause. The profile's default deadline is for what runs by itself.
+        limits.wall_ms = None;
+    }
     let gaps = gaps(policy, host, &limits)?;
     let mut table = Table::default();
     let user = policy.user;
@@ -647,8 +651,15 @@ impl Table {
             if !granted.iter().any(|dir| fact.real.is_within(dir)) {
                 return Err(PlanError::NotGranted { what: format!("{flag} {}", bind.source), key });
             }
-            if bind.source.as_path() == Path::new("/") {
-                return Err(PlanError::RootWorkspace);
+            // By what the path leads to, not by its spelling.
+            let hosts_own =
+                ["/", "/proc", "/sys", "/dev"].iter().any(|d| fact.real.as_path() == Path::new(d))
+                    || fact.real.as_path().starts_with("/proc");
+            if hosts_own {
+                return Err(PlanError::NotGranted {
+                    what: format!("{flag} {} (which is {})", bind.source, fact.real),
+                    key,
+                });
             }
             self.bind(&bind.source, &fact, bind.target.clone(), bind.writable)?;
         }
@@ -722,7 +733,8 @@ impl Table {
         let target = request.at.clone().unwrap_or_else(|| dir.as_sandbox());
         check_target(&target)?;
         self.tree(dir, &fact.root, &target, access, &fact.protected)?;
-        for (rel, kind) in &fact.hidden {
+        // A link holds nothing; what it leads to is hidden by its own name, or is not there.
+        for (rel, kind) in fact.hidden.iter().filter(|(_, kind)| *kind != Kind::Symlink) {
             if matches!(access, Access::Rw | Access::Overlay) {
                 self.pin_ancestors(&target, rel);
             }

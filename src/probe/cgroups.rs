@@ -10,6 +10,7 @@ use crate::sys::clone::{Cloned, clone3, exit_now};
 use crate::sys::wait::wait4;
 use rustix::fs::{self, Access, AtFlags, Dir, Mode, OFlags};
 use rustix::io::Errno;
+use rustix::process::{Pid, test_kill_process};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write as _;
 use std::os::fd::OwnedFd;
@@ -154,12 +155,20 @@ fn sweep(own: &OwnedFd, trial: &Trial<'_>) {
         if !name.to_bytes().starts_with(TRIAL_PREFIX.as_bytes()) {
             continue;
         }
+        // A maker that is gone, or too old to be at it in another PID namespace.
+        let gone = || maker(name.to_bytes()).is_some_and(|pid| test_kill_process(pid) == Err(Errno::SRCH));
         if let Ok(stat) = fs::statat(own, name, AtFlags::SYMLINK_NOFOLLOW)
-            && present.st_mtime.saturating_sub(stat.st_mtime) >= LEFTOVER_SECONDS_MIN
+            && (gone() || present.st_mtime.saturating_sub(stat.st_mtime) >= LEFTOVER_SECONDS_MIN)
         {
             let _ = fs::unlinkat(own, name, AtFlags::REMOVEDIR);
         }
     }
+}
+
+/// The process that made the trial cgroup `name`.
+fn maker(name: &[u8]) -> Option<Pid> {
+    let rest = std::str::from_utf8(name).ok()?.strip_prefix(TRIAL_PREFIX)?;
+    Pid::from_raw(rest.split('-').next()?.parse().ok().filter(|n| *n > 0)?)
 }
 
 fn text(dir: &OwnedFd, name: &str) -> Option<String> {

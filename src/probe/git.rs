@@ -259,19 +259,30 @@ fn guarded(dir: &OwnedFd, whole_modules: bool) -> Vec<(RelPath, Kind)> {
     if whole_modules {
         add(PathBuf::from("modules"));
     }
-    for name in subdirectories(dir, Path::new("worktrees")) {
-        for link in GUARDED_OF_WORKTREES {
-            add(name.join(link));
+    match subdirectories(dir, Path::new("worktrees")) {
+        Some(names) => {
+            for name in names {
+                for link in GUARDED_OF_WORKTREES {
+                    add(name.join(link));
+                }
+            }
         }
+        None => add(PathBuf::from("worktrees")),
     }
     out
 }
 
-fn subdirectories(dir: &OwnedFd, path: &Path) -> Vec<PathBuf> {
+fn subdirectories(dir: &OwnedFd, path: &Path) -> Option<Vec<PathBuf>> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NONBLOCK;
     let listing = open_beneath(dir, path, flags).and_then(|fd| names(fd, NAMES_MAX));
-    let all = listing.ok().flatten().unwrap_or_default();
-    all.iter().map(|n| path.join(n)).filter(|p| kind_beneath(dir, p) == Ok(Kind::Dir)).collect()
+    match listing {
+        Ok(Some(all)) => {
+            Some(all.iter().map(|n| path.join(n)).filter(|p| kind_beneath(dir, p) == Ok(Kind::Dir)).collect())
+        }
+        Err(Errno::NOENT | Errno::NOTDIR) => Some(Vec::new()),
+        // Too many entries, or closed.
+        Ok(None) | Err(_) => None,
+    }
 }
 
 /// The guarded names of the git directory at `at` in the workspace, and of its modules, which lie at any depth
@@ -280,20 +291,33 @@ fn inside(root: &OwnedFd, at: &Path) -> Vec<(RelPath, Kind)> {
     let mut out = Vec::new();
     let mut todo = vec![(at.to_path_buf(), true)];
     let mut visits = 0;
+    // What cannot be looked through is protected as a whole: submodules can then not be updated inside.
+    let whole = |mut out: Vec<(RelPath, Kind)>| {
+        out.extend(RelPath::new(at.join("modules")).ok().map(|modules| (modules, Kind::Dir)));
+        out
+    };
     while let Some((dir, known)) = todo.pop() {
         visits += 1;
         if visits > VISITS_MAX {
-            break;
+            return whole(out);
         }
-        let Ok(fd) = open_beneath(root, &dir, OFlags::PATH | OFlags::DIRECTORY) else { continue };
-        if known || kind_beneath(&fd, Path::new("HEAD")).is_ok() {
+        let fd = match open_beneath(root, &dir, OFlags::PATH | OFlags::DIRECTORY) {
+            Ok(fd) => fd,
+            Err(Errno::NOENT | Errno::NOTDIR) => continue,
+            Err(_) => return whole(out),
+        };
+        let below = if known || kind_beneath(&fd, Path::new("HEAD")).is_ok() {
             let prefixed = guarded(&fd, false)
                 .into_iter()
                 .filter_map(|(rel, kind)| Some((RelPath::new(dir.join(rel.as_path())).ok()?, kind)));
             out.extend(prefixed);
-            todo.extend(subdirectories(root, &dir.join("modules")).into_iter().map(|d| (d, false)));
+            subdirectories(root, &dir.join("modules"))
         } else {
-            todo.extend(subdirectories(root, &dir).into_iter().map(|d| (d, false)));
+            subdirectories(root, &dir)
+        };
+        match below {
+            Some(below) => todo.extend(below.into_iter().map(|d| (d, false))),
+            None => return whole(out),
         }
     }
     out

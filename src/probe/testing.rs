@@ -37,6 +37,7 @@ pub(super) fn request(workspace: Option<&HostPath>) -> Request {
         caller_env: BTreeMap::new(),
         root: None,
         tty: false,
+        timeout: false,
     }
 }
 

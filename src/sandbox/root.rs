@@ -1,5 +1,5 @@
 //! The new root: a tmpfs, the plan's mount table applied to it in order, then `pivot_root`. Runs in init, with
-//! the host's root still visible until [`enter`]. Targets are created and resolved beneath the new root only,
+//! the host's root still visible until [`Root::enter`]. Targets are created and resolved beneath the new root only,
 //! without following links; nothing is ever created in a host tree.
 
 use crate::plan::{Containment, FsOp, Kind};

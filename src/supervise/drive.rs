@@ -956,6 +956,10 @@ fn block_signals() -> nix::Result<SignalFd> {
         set.add(signal);
     }
     set.thread_block()?;
+    // A limit on our own files must not kill us: the write then says EFBIG, which is reported.
+    let mut silent = SigSet::empty();
+    silent.add(Signal::SIGXFSZ);
+    silent.thread_block()?;
     SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)
 }
 

@@ -15,7 +15,14 @@
 //! | `STOCKADE_TEST_KEEP` | leave workspaces behind |
 
 #![allow(dead_code, reason = "each test binary uses its part")]
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stderr, clippy::disallowed_methods)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::print_stderr,
+    clippy::disallowed_methods,
+    clippy::wrong_self_convention,
+    reason = "tests; `as_root` reads as what it says"
+)]
 
 use base64::Engine;
 use serde_json::Value;
@@ -1057,36 +1064,36 @@ pub fn mismatches(rows: &[Row], cases: &Cases, inside: Inside) -> Vec<String> {
                 got.detail
             ));
         }
-        if let Control::Row(name) = &row.control {
-            if cases.errno(name) != "OK" {
-                wrong.push(format!("{inside:?}: control {name} of {}: {}", row.label(), cases.errno(name)));
-            }
+        if let Control::Row(name) = &row.control
+            && cases.errno(name) != "OK"
+        {
+            wrong.push(format!("{inside:?}: control {name} of {}: {}", row.label(), cases.errno(name)));
         }
     }
     wrong
 }
 
+/// Label, argument for the fixture, wanted errno.
+type Attempt = (String, String, &'static str);
+
 /// Runs the controls that need no sandbox: a denial that happens anyway proves nothing.
 pub fn control_mismatches(fixture: &str, rows: &[Row]) -> Vec<String> {
     let mut wrong = Vec::new();
-    let mut compare =
-        |wanted: Vec<(String, String, &'static str)>, run: &dyn Fn(&[String]) -> Cases, place: &str| {
-            if wanted.is_empty() {
-                return;
+    let mut compare = |wanted: Vec<Attempt>, run: &dyn Fn(&[String]) -> Cases, place: &str| {
+        if wanted.is_empty() {
+            return;
+        }
+        let cases = run(&wanted.iter().map(|(_, a, _)| a.clone()).collect::<Vec<_>>());
+        for (label, argument, errno) in wanted {
+            if cases.errno(&label) != errno {
+                wrong.push(format!(
+                    "control {place} {argument}: wanted {errno}, got {:?}",
+                    cases.0.get(&label)
+                ));
             }
-            let cases = run(&wanted.iter().map(|(_, a, _)| a.clone()).collect::<Vec<_>>());
-            for (label, argument, errno) in wanted {
-                if cases.errno(&label) != errno {
-                    wrong.push(format!(
-                        "control {place} {argument}: wanted {errno}, got {:?}",
-                        cases.0.get(&label)
-                    ));
-                }
-            }
-        };
-    let pick = |f: &dyn Fn(&Row) -> Option<(String, String, &'static str)>| {
-        rows.iter().filter_map(f).collect::<Vec<_>>()
+        }
     };
+    let pick = |f: &dyn Fn(&Row) -> Option<Attempt>| rows.iter().filter_map(f).collect::<Vec<_>>();
     let plain = pick(&|r| match r.control {
         Control::Outside(e) => Some((r.label().to_owned(), r.argument(), e)),
         _ => None,
