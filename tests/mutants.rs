@@ -165,6 +165,7 @@ fn table() -> Vec<Line> {
 /// When a line can be told at all.
 impl Line {
     /// Only as inside-root: execve takes capabilities from every other uid.
+    #[allow(clippy::wrong_self_convention, reason = "a builder reads better so")]
     fn as_root(mut self) -> Self {
         self.users = &[Inside::Root];
         self

@@ -5,7 +5,7 @@ use super::{
     TABLE_ENTRIES_MAX, VERSION, keys,
 };
 use crate::base::text::visible;
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
 use toml::de::{DeTable, DeValue};
@@ -58,7 +58,7 @@ impl fmt::Display for At {
 /// The keys of one file and their places. Hashed, since it is built at each start and asked little; its
 /// order is never shown.
 #[derive(Debug, Clone, Default)]
-pub struct Spans(HashMap<String, Span>);
+pub struct Spans(BTreeMap<String, Span>);
 
 #[derive(Debug, Clone)]
 struct Span {
