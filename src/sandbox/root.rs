@@ -104,12 +104,10 @@ impl<'plan> Root<'plan> {
             let create = OFlags::CREATE | OFlags::EXCL | OFlags::RDONLY | OFlags::CLOEXEC;
             drop(rustix::fs::openat(&fd, c".empty", create, Mode::from_raw_mode(0o444))?);
             rustix::fs::mkdirat(&fd, c".void", Mode::from_raw_mode(0o555))?;
+            // Not yet cloned: a detached tree that is never attached costs a grace period when it is closed.
             let empty = |name: &str| -> io::Result<OwnedFd> {
-                let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
-                let tree = rustix::mount::open_tree(&fd, name, flags)?;
-                let set = RDONLY | NOSUID | NODEV | NOEXEC;
-                set_attrs(tree.as_fd(), c"", false, Attrs { set, ..Default::default() })?;
-                Ok(tree)
+                let flags = OFlags::PATH | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+                Ok(rustix::fs::openat(&fd, name, flags, Mode::empty())?)
             };
             let (empty_file, empty_dir) = (empty(".empty")?, empty(".void")?);
             let agent = (Uid::from_raw(plan.ids.outer_uid), Gid::from_raw(plan.ids.outer_gid));
@@ -201,7 +199,10 @@ impl<'plan> Root<'plan> {
             Kind::Symlink => return Err(io::Error::from_raw_os_error(libc::ELOOP)),
             _ => &self.empty_file,
         };
-        attach(clone_tree(empty.as_fd(), false)?.as_fd(), target.as_fd())
+        let tree = clone_tree(empty.as_fd(), false)?;
+        let set = RDONLY | NOSUID | NODEV | NOEXEC;
+        set_attrs(tree.as_fd(), c"", false, Attrs { set, ..Default::default() })?;
+        attach(tree.as_fd(), target.as_fd())
     }
 
     fn give_to_agent(&self, dir: &OwnedFd, mode: u32) -> io::Result<()> {
