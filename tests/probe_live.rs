@@ -47,6 +47,48 @@ fn main() {
         .collect();
     times.sort_unstable();
     println!("store open + cached facts: median {:?}, p95 {:?}", times[250], times[475]);
+    gather_cost();
+}
+
+/// What gathering costs for the default profile, with this checkout as the workspace and the caller's own
+/// environment.
+fn gather_cost() {
+    use stockade::base::{HostPath, OsBytes};
+    use stockade::policy::{Candidate, EmbeddedOnly, load};
+    let policy = load(Candidate::embedded("offline").unwrap(), &EmbeddedOnly, None, &[]).unwrap();
+    let here = HostPath::new(std::env::current_dir().unwrap()).unwrap();
+    let home = std::env::var_os("HOME").and_then(|h| HostPath::new(h).ok());
+    let request = stockade::plan::Request {
+        argv: vec!["true".into()],
+        workspace: Some(here),
+        workspace_explicit: true,
+        at: None,
+        cwd: None,
+        binds: Vec::new(),
+        tmpfs: Vec::new(),
+        env: Default::default(),
+        caller_env: std::env::vars_os().map(|(n, v)| (OsBytes::from(n), OsBytes::from(v))).collect(),
+        root: None,
+        tty: false,
+        timeout: false,
+    };
+    let mut times = Vec::new();
+    let mut last = None;
+    for _ in 0..200 {
+        let begun = Instant::now();
+        last = Some(probe::gather(&policy, &request, home.as_ref(), None).unwrap());
+        times.push(begun.elapsed());
+    }
+    times.sort_unstable();
+    let facts = last.unwrap();
+    println!(
+        "gather: median {:?}, p95 {:?} ({} etc, {} top, {} toolchains)",
+        times[100],
+        times[190],
+        facts.etc.len(),
+        facts.top.len(),
+        facts.toolchains.len()
+    );
 }
 
 fn around() -> (String, BTreeSet<String>, Vec<u8>, String) {

@@ -51,6 +51,8 @@ struct Report<'a> {
     profiles: Vec<Fits>,
     default_profile: &'static str,
     default_profile_runs: bool,
+    /// Worth knowing; needed by no profile.
+    notes: Vec<probe::doctor::Note>,
     /// What earlier runs left and nobody could clean.
     leftovers: Vec<String>,
     facts: &'a HostFacts,
@@ -63,6 +65,7 @@ struct Report<'a> {
 pub fn run(args: &Doctor) -> Result<u8, Fault> {
     let caller = Caller::read();
     let path = host::state_path(args.state.state_dir.as_ref(), &caller);
+    let notes = probe::doctor::notes(path.as_ref().ok().map(AsRef::as_ref));
     let opened = path.and_then(|path| host::open(&path));
     let store = opened.as_ref().ok().map(|(_, store, _)| store);
     let facts = probe::refresh(store, &probe::build_id()).map_err(|e| fault::probe(&e))?;
@@ -94,6 +97,7 @@ pub fn run(args: &Doctor) -> Result<u8, Fault> {
         profiles,
         default_profile: DEFAULT_PROFILE,
         default_profile_runs,
+        notes,
         leftovers,
         facts: &facts,
     };
@@ -120,7 +124,7 @@ fn checks(facts: &HostFacts) -> Vec<Check> {
     };
     let abi = |needed: u32| {
         (facts.landlock_abi < needed).then(|| match facts.landlock_abi {
-            0 => ("Landlock is not there".to_owned(), "boot with landlock in the lsm= list".to_owned()),
+            0 => probe::doctor::landlock_absent(),
             has => (format!("Landlock ABI {needed} is needed, this kernel has {has}"), NEWER.to_owned()),
         })
     };
@@ -213,6 +217,9 @@ fn text(report: &Report<'_>) -> String {
         };
         let default = if p.name == report.default_profile { " (default)" } else { "" };
         let _ = writeln!(out, "profile {:<width$}  {verdict}{default}", p.name);
+    }
+    for note in &report.notes {
+        let _ = writeln!(out, "note: {}: {}", note.name, safe(&note.says));
     }
     for left in &report.leftovers {
         let _ = writeln!(out, "left behind by run {}", safe(left));

@@ -483,6 +483,17 @@ mod tests {
     }
 
     #[test]
+    fn what_is_too_much_to_look_through_is_protected_whole() {
+        let dir = repository();
+        let main = dir.path().join("main");
+        for n in 0..=NAMES_MAX {
+            std::fs::create_dir_all(main.join(format!(".git/modules/m{n}"))).unwrap();
+        }
+        let protected = of(&main).protected;
+        assert!(protected.contains(&(rel(".git/modules"), Kind::Dir)), "{protected:?}");
+    }
+
+    #[test]
     fn another_owner() {
         if !rustix::process::geteuid().is_root() {
             return; // only root can give files away; the run as root tests this

@@ -4,6 +4,7 @@
 
 pub mod cache;
 mod cgroups;
+pub mod doctor;
 mod git;
 pub mod host;
 pub mod paths;

@@ -213,7 +213,7 @@ pub(super) fn read_small(
     if (stat.st_dev, stat.st_ino) != (seen.st_dev, seen.st_ino) {
         return Err(Errno::AGAIN);
     }
-    let mut out = Vec::new();
+    let mut out = Vec::with_capacity((stat.st_size as u64).min(max) as usize + 1);
     let read = std::fs::File::from(file).take(max + 1).read_to_end(&mut out);
     read.map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))?;
     Ok((out.len() as u64 <= max).then_some(out))
@@ -302,11 +302,44 @@ fn host_top() -> BTreeMap<RelPath, SystemEntry> {
 }
 
 fn host_etc(listed: &[RelPath]) -> BTreeMap<RelPath, SystemEntry> {
-    let inside = [Path::new("/usr"), Path::new("/etc")];
-    listed
-        .iter()
-        .filter_map(|rel| Some((rel.clone(), system_entry(Path::new("/etc"), rel.as_path(), &inside)?)))
-        .collect()
+    entries_below(Path::new("/etc"), listed, &[Path::new("/usr"), Path::new("/etc")])
+}
+
+fn entries_below(base: &Path, listed: &[RelPath], inside: &[&Path]) -> BTreeMap<RelPath, SystemEntry> {
+    let mut out = BTreeMap::new();
+    for rel in listed.iter().flat_map(|pattern| expanded(base, pattern)) {
+        if let Some(entry) = system_entry(base, rel.as_path(), inside) {
+            out.insert(rel, entry);
+        }
+    }
+    out
+}
+
+/// The names below `base` that `pattern` matches; itself when it holds no `*`. What cannot be listed shows nothing.
+fn expanded(base: &Path, pattern: &RelPath) -> Vec<RelPath> {
+    if !pattern.as_bytes().contains(&b'*') {
+        return vec![pattern.clone()];
+    }
+    let mut found = vec![PathBuf::new()];
+    for part in pattern.as_path() {
+        if !part.as_bytes().contains(&b'*') {
+            found.iter_mut().for_each(|p| p.push(part));
+            continue;
+        }
+        found = found
+            .iter()
+            .flat_map(|dir| {
+                let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+                let fd = fs::open(base.join(dir), flags, Mode::empty());
+                let all = fd.and_then(|fd| names(fd, ENTRIES_MAX)).ok().flatten().unwrap_or_default();
+                let matching =
+                    |name: &std::ffi::OsString| workspace::name_matches(part.as_bytes(), name.as_bytes());
+                all.into_iter().filter(matching).map(|name| dir.join(name)).collect::<Vec<_>>()
+            })
+            .take(ENTRIES_MAX)
+            .collect();
+    }
+    found.iter().filter_map(|p| RelPath::new(p).ok()).collect()
 }
 
 /// A name of the host's base system, `None` when it is not there, cannot be seen by the caller or is nothing that
@@ -326,17 +359,20 @@ fn system_entry(base: &Path, name: &Path, inside: &[&Path]) -> Option<SystemEntr
     let fact = look_up(&path).ok()?;
     match fact.kind {
         Kind::Dir => Some(SystemEntry::Mount { fact }),
-        Kind::File => Some(small_copy(&path, &fact).unwrap_or(SystemEntry::Mount { fact })),
+        Kind::File => {
+            let linked = kind(stat.st_mode) == Kind::Symlink;
+            let stat = if linked { fs::stat(&path).ok()? } else { stat };
+            Some(small_copy(&path, &fact, &stat).unwrap_or(SystemEntry::Mount { fact }))
+        }
         _ => None,
     }
 }
 
 /// The bytes of a small file that everybody may read: a copy is readable by the command, which the original
 /// must have been for it.
-fn small_copy(path: &Path, fact: &PathFact) -> Option<SystemEntry> {
-    let readable = |stat: &Stat| stat.st_mode & 0o004 != 0 && stat.st_size as u64 <= COPY_BYTES_MAX;
-    let stat = fs::stat(path).ok().filter(readable)?;
-    if (stat.st_dev, stat.st_ino) != (fact.dev, fact.ino) {
+fn small_copy(path: &Path, fact: &PathFact, stat: &Stat) -> Option<SystemEntry> {
+    let readable = stat.st_mode & 0o004 != 0 && stat.st_size as u64 <= COPY_BYTES_MAX;
+    if !readable || (stat.st_dev, stat.st_ino) != (fact.dev, fact.ino) {
         return None;
     }
     let content = read_small(CWD, path, COPY_BYTES_MAX, true).ok()??;
@@ -465,6 +501,19 @@ mod tests {
         for name in ["absent", "dangling", "loop", "out", "fifo", "null", "sly"] {
             assert_eq!(entry(name, &usr), None, "{name}");
         }
+    }
+
+    #[test]
+    fn patterns_below_etc() {
+        let dir =
+            tree(&["java-17-openjdk/x", "java-21-openjdk/", "java", "a/one.conf", "b/two.conf", "b/three"]);
+        let got = |listed: &[&str]| -> Vec<String> {
+            let listed: Vec<RelPath> = listed.iter().map(|p| rel(p)).collect();
+            entries_below(dir.path(), &listed, &[]).keys().map(ToString::to_string).collect()
+        };
+        assert_eq!(got(&["java-*-openjdk"]), ["java-17-openjdk", "java-21-openjdk"]);
+        assert_eq!(got(&["*/*.conf"]), ["a/one.conf", "b/two.conf"]);
+        assert_eq!(got(&["*/three", "java", "no*", "absent/*"]), ["b/three", "java"]);
     }
 
     #[test]

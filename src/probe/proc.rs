@@ -37,7 +37,8 @@ pub fn read_file(fd: OwnedFd) -> io::Result<Vec<u8>> {
 }
 
 fn read_all(file: File) -> io::Result<Vec<u8>> {
-    let mut out = Vec::new();
+    // Most of these files fit: one read, and one that finds the end.
+    let mut out = Vec::with_capacity(4096);
     file.take(READ_BYTES_MAX).read_to_end(&mut out)?;
     Ok(out)
 }

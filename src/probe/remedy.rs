@@ -169,6 +169,10 @@ pub fn namespaces(stage: Stage, errno: Option<i32>, around: &Surroundings) -> Fa
         );
     }
     match (stage, code) {
+        (Stage::Map, libc::EROFS) => missing(
+            why("/proc is mounted read-only"),
+            "mount a writable procfs at /proc; docker and podman: `--security-opt systempaths=unconfined` or `unmask=/proc`",
+        ),
         (Stage::Clone(_), libc::ENOSYS) if !around.filtered => {
             missing(why("the kernel lacks clone3 (before Linux 5.3)"), "Linux 5.12 or later is needed")
         }
@@ -386,6 +390,7 @@ mod tests {
             ),
             (user, libc::EPERM, with(|s| s.chroot = true), "chroot", "pivot_root"),
             (user, libc::EPERM, plain.clone(), "security module", "dmesg"),
+            (Stage::Map, libc::EROFS, plain.clone(), "read-only", "writable procfs"),
         ];
         for (stage, errno, around, why, remedy) in cases {
             let fact = namespaces(stage, Some(errno), &around);

@@ -72,7 +72,8 @@ pub(super) fn find(
         }
     }
     let path = env.get(&OsBytes::from("PATH")).map_or(&[][..], OsBytes::as_bytes);
-    for entry in path.split(|b| *b == b':').take(PATH_ENTRIES_MAX) {
+    let mut seen = std::collections::BTreeSet::new();
+    for entry in path.split(|b| *b == b':').take(PATH_ENTRIES_MAX).filter(|entry| seen.insert(*entry)) {
         if let Some(tool) = named(entry).and_then(|path| bounds.accept(path, None)) {
             found.push(tool);
         }
