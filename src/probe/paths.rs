@@ -141,15 +141,34 @@ pub(super) fn kind(mode: u32) -> Kind {
 /// Looks a path up, links followed, without opening the object.
 pub(super) fn look_up(path: &Path) -> Result<PathFact, PathMissing> {
     let missing = |e: Errno| PathMissing { errno: e.raw_os_error() };
-    let fd = fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).map_err(missing)?;
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    // A plain path without a link on it is its own real path: asking procfs for that costs more than all the rest.
+    if let Some(real) = plain(path) {
+        let resolve = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+        if let Ok(fd) = fs::openat2(CWD, path, flags, Mode::empty(), resolve) {
+            return fact_at(&fd, real).map_err(missing);
+        }
+    }
+    let fd = fs::open(path, flags, Mode::empty()).map_err(missing)?;
     fact(&fd).map_err(missing)
+}
+
+/// `path`, when it is absolute and holds nothing that a kernel would write differently.
+fn plain(path: &Path) -> Option<HostPath> {
+    let normal = path.is_absolute() && !path.components().any(|c| c == Component::ParentDir);
+    let same = path.components().collect::<PathBuf>().as_os_str() == path.as_os_str();
+    (normal && same).then(|| HostPath::new(path).ok())?
 }
 
 /// What an O_PATH descriptor leads to.
 pub(super) fn fact(fd: &OwnedFd) -> Result<PathFact, Errno> {
+    let real = real_path(fd)?;
+    fact_at(fd, real)
+}
+
+fn fact_at(fd: &OwnedFd, real: HostPath) -> Result<PathFact, Errno> {
     let stat = fs::fstat(fd)?;
     // Removed since, or a path that this process cannot reach: its name would mean something else.
-    let real = real_path(fd)?;
     if stat.st_nlink == 0 {
         return Err(Errno::NOENT);
     }

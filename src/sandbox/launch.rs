@@ -40,6 +40,15 @@ pub struct Running {
     pub control: OwnedFd,
     sequence: Sequence,
     trees: Option<Trees>,
+    /// Our own namespaces, looked at while init works.
+    own: Vec<Option<(u64, u64)>>,
+}
+
+/// Namespaces whose identity is read back.
+const READ_BACK: [&str; 6] = ["user", "mnt", "pid_for_children", "net", "ipc", "uts"];
+
+fn namespace_of(who: &str, name: &str) -> Option<(u64, u64)> {
+    rustix::fs::stat(format!("/proc/{who}/ns/{name}")).map(|s| (s.st_dev, s.st_ino)).ok()
 }
 
 /// Opens the sources (when privileged) and clones init, into `cgroup` when given.
@@ -68,7 +77,7 @@ pub fn begin(launch: Launch<'_>, cgroup: Option<BorrowedFd<'_>>) -> Result<Runni
             init::run(Task { plan, trees, stdio, host, mutants }, &line)
         }
         Cloned::Parent { pid, pidfd } => {
-            Ok(Running { pid, pidfd, control, sequence: Sequence::default(), trees })
+            Ok(Running { pid, pidfd, control, sequence: Sequence::default(), trees, own: Vec::new() })
         }
     }
 }
@@ -112,7 +121,9 @@ impl Running {
     /// sendmsg(2): init is gone.
     pub fn build(&mut self, tasks: &[BorrowedFd<'_>]) -> Result<(), StageFault> {
         self.trees = None;
-        send(self.control.as_fd(), Message::Mapped, tasks).at(Step::AwaitIdMaps)
+        send(self.control.as_fd(), Message::Mapped, tasks).at(Step::AwaitIdMaps)?;
+        self.own = READ_BACK.iter().map(|name| namespace_of("self", name)).collect();
+        Ok(())
     }
 
     /// Sends a message to init.
@@ -140,14 +151,11 @@ impl Running {
     /// Whether every namespace that the plan asks for differs from the owner's: read back from procfs. `None` where
     /// that cannot be read (an ordinary user may not look into an undumpable init); a canary compares them as well.
     pub fn namespaces_read_back(&self, own_network: bool) -> Option<bool> {
-        let id = |who: &str, name: &str| {
-            rustix::fs::stat(format!("/proc/{who}/ns/{name}")).map(|s| (s.st_dev, s.st_ino)).ok()
-        };
         let init = self.pid.to_string();
-        let mut all = true;
-        for name in ["user", "mnt", "pid_for_children", "net", "ipc", "uts"] {
-            let differs = id("self", name)? != id(&init, name)?;
-            all &= differs == (own_network || name != "net");
+        let mut all = self.own.len() == READ_BACK.len();
+        for (name, own) in READ_BACK.iter().zip(&self.own) {
+            let differs = (*own)? != namespace_of(&init, name)?;
+            all &= differs == (own_network || *name != "net");
         }
         Some(all)
     }

@@ -104,12 +104,10 @@ impl<'plan> Root<'plan> {
             let create = OFlags::CREATE | OFlags::EXCL | OFlags::RDONLY | OFlags::CLOEXEC;
             drop(rustix::fs::openat(&fd, c".empty", create, Mode::from_raw_mode(0o444))?);
             rustix::fs::mkdirat(&fd, c".void", Mode::from_raw_mode(0o555))?;
+            // Not yet cloned: a detached tree that is never attached costs a grace period when it is closed.
             let empty = |name: &str| -> io::Result<OwnedFd> {
-                let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
-                let tree = rustix::mount::open_tree(&fd, name, flags)?;
-                let set = RDONLY | NOSUID | NODEV | NOEXEC;
-                set_attrs(tree.as_fd(), c"", false, Attrs { set, ..Default::default() })?;
-                Ok(tree)
+                let flags = OFlags::PATH | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+                Ok(rustix::fs::openat(&fd, name, flags, Mode::empty())?)
             };
             let (empty_file, empty_dir) = (empty(".empty")?, empty(".void")?);
             let agent = (Uid::from_raw(plan.ids.outer_uid), Gid::from_raw(plan.ids.outer_gid));
@@ -155,12 +153,12 @@ impl<'plan> Root<'plan> {
                 attach(new_fs("tmpfs", &options, attrs)?.as_fd(), dir.as_fd())
             }
             FsOp::Bind { from, at, writable } => {
-                let tree = clone_of(&self.trees, from.0)?;
+                let tree = source(&self.trees, from.0)?;
                 if !*writable && !self.mutants.off(Mutant::ReadOnly) {
                     let attrs = Attrs { set: RDONLY, ..Default::default() };
                     set_attrs(tree.as_fd(), c"", true, attrs)?;
                 }
-                let is_dir = kind_of(&rustix::fs::fstat(&tree)?) == Kind::Dir;
+                let is_dir = kind_of(&rustix::fs::fstat(tree)?) == Kind::Dir;
                 let target = if is_dir {
                     self.dir(index, at.as_path(), 0o755)?
                 } else {
@@ -201,7 +199,10 @@ impl<'plan> Root<'plan> {
             Kind::Symlink => return Err(io::Error::from_raw_os_error(libc::ELOOP)),
             _ => &self.empty_file,
         };
-        attach(clone_tree(empty.as_fd(), false)?.as_fd(), target.as_fd())
+        let tree = clone_tree(empty.as_fd(), false)?;
+        let set = RDONLY | NOSUID | NODEV | NOEXEC;
+        set_attrs(tree.as_fd(), c"", false, Attrs { set, ..Default::default() })?;
+        attach(tree.as_fd(), target.as_fd())
     }
 
     fn give_to_agent(&self, dir: &OwnedFd, mode: u32) -> io::Result<()> {
@@ -289,8 +290,8 @@ impl<'plan> Root<'plan> {
             let flags = OFlags::PATH | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::DIRECTORY;
             rustix::fs::openat(&dir, name, flags, Mode::empty())
         };
-        let tree = clone_of(&self.trees, lower)?;
-        let stat = rustix::fs::fstat(&tree)?;
+        let tree = source(&self.trees, lower)?;
+        let stat = rustix::fs::fstat(tree)?;
         attach(tree.as_fd(), open("lower")?.as_fd())?;
         let upper = open("upper")?;
         self.give_to_agent(&upper, stat.st_mode & 0o777)?;
@@ -348,13 +349,21 @@ impl<'plan> Root<'plan> {
             Err(Errno::NOENT) if !self.in_host_tree(index, at) => {}
             other => return other.map_err(plain),
         }
-        let mut sofar = PathBuf::new();
         let names: Vec<&OsStr> = at
             .components()
             .filter_map(|c| if let Component::Normal(name) = c { Some(name) } else { None })
             .collect();
-        let mut parent = self.open(Path::new("/"), flags)?;
-        for (i, name) in names.iter().enumerate() {
+        // From the deepest parent that is there: usually the one right above.
+        let mut there = names.len().saturating_sub(1);
+        let mut parent = loop {
+            let above: PathBuf = names[..there].iter().collect();
+            match self.open(&above, flags) {
+                Err(Errno::NOENT) if there > 0 => there -= 1,
+                other => break other?,
+            }
+        };
+        let mut sofar: PathBuf = names[..there].iter().collect();
+        for (i, name) in names.iter().enumerate().skip(there) {
             sofar.push(name);
             let mode = if i + 1 == names.len() { mode } else { 0o755 };
             match rustix::fs::mkdirat(&parent, *name, Mode::from_raw_mode(mode)) {
@@ -409,10 +418,9 @@ impl<'plan> Root<'plan> {
     }
 }
 
-fn clone_of(trees: &Trees, index: u32) -> io::Result<OwnedFd> {
-    let tree = trees.sources.get(index as usize).ok_or_else(|| io::Error::from_raw_os_error(libc::EBADF))?;
-    // Each source is attached once; the descriptor is duplicated so that the table keeps its index.
-    Ok(rustix::io::fcntl_dupfd_cloexec(tree, 0)?)
+/// The detached tree of a source; each is attached once.
+fn source(trees: &Trees, index: u32) -> io::Result<&OwnedFd> {
+    trees.sources.get(index as usize).ok_or_else(|| io::Error::from_raw_os_error(libc::EBADF))
 }
 
 fn same_kind(target: &OwnedFd, kind: Kind) -> io::Result<()> {

@@ -10,6 +10,7 @@ use crate::probe::name_matches;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags, ResolveFlags};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -149,12 +150,30 @@ impl Tree {
     /// Everything unknown that the patterns match.
     fn matches_now(&self) -> Result<Vec<PathBuf>, Errno> {
         let mut found: Vec<PathBuf> = Vec::new();
+        let mut tops: BTreeMap<OsString, bool> = BTreeMap::new();
         for pattern in &self.place.missing {
             let parts: Vec<&OsStr> = pattern
                 .as_path()
                 .components()
                 .filter_map(|c| if let Component::Normal(n) = c { Some(n) } else { None })
                 .collect();
+            // Several patterns begin alike (`.git`), and mostly that beginning is not there.
+            if let [first, _, ..] = parts[..]
+                && !first.as_bytes().contains(&b'*')
+                && !self.knows(Path::new(first))
+            {
+                let there = match tops.get(first) {
+                    Some(there) => *there,
+                    None => {
+                        let there = self.kind(Path::new(first))?.is_some();
+                        tops.insert(first.to_os_string(), there);
+                        there
+                    }
+                };
+                if !there {
+                    continue;
+                }
+            }
             self.find(Path::new(""), &parts, &mut found)?;
         }
         if let Some(modules) = &self.place.modules {
