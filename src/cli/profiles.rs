@@ -64,7 +64,7 @@ impl Files {
             for name in names(dir) {
                 let Some((origin, path)) = place.file(&name) else { continue };
                 match read(openat(CWD, path.as_path(), OPEN, Mode::empty()), &path) {
-                    Ok(Some(bytes)) => out.push((name, Ok(Candidate { origin, bytes }))),
+                    Ok(Some(bytes)) => out.push((name, Ok(Candidate::new(origin, bytes)))),
                     Ok(None) => {}
                     Err(e) => out.push((name, Err(e))),
                 }
@@ -81,7 +81,7 @@ impl Library for Files {
     fn find(&self, name: &str) -> Result<Option<Candidate>, LibraryError> {
         for (origin, path) in self.places.iter().filter_map(|place| place.file(name)) {
             if let Some(bytes) = read(openat(CWD, path.as_path(), OPEN, Mode::empty()), &path)? {
-                return Ok(Some(Candidate { origin, bytes }));
+                return Ok(Some(Candidate::new(origin, bytes)));
             }
         }
         Ok(None)
@@ -122,7 +122,7 @@ fn file(path: &Path) -> Result<Candidate, Fault> {
         fault
     })?;
     match read(openat(CWD, path, OPEN, Mode::empty()), &shown) {
-        Ok(Some(bytes)) => Ok(Candidate { origin: Origin::File(shown), bytes }),
+        Ok(Some(bytes)) => Ok(Candidate::new(Origin::File(shown), bytes)),
         Ok(None) => {
             let cause = io::Error::from(Errno::NOENT).to_string();
             Err(fault::unreadable(&LibraryError { path: shown, cause }))
@@ -144,7 +144,7 @@ pub fn project(workspace: &HostPath) -> Result<Option<Candidate>, Fault> {
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
     let opened = openat2(&dir, PROJECT_FILE, OPEN | OFlags::NOFOLLOW, Mode::empty(), resolve);
     let bytes = read(opened, &path).map_err(|e| fault::unreadable(&e))?;
-    Ok(bytes.map(|bytes| Candidate { origin: Origin::Project(path), bytes }))
+    Ok(bytes.map(|bytes| Candidate::new(Origin::Project(path), bytes)))
 }
 
 /// The bytes of an opened profile; `None` when there is none. At most one more than may be: the reader says so.

@@ -13,6 +13,7 @@ mod load;
 mod merge;
 mod order;
 mod setting;
+mod shipped;
 #[cfg(test)]
 mod tests;
 mod types;
