@@ -1,6 +1,6 @@
 //! The command line as typed. Nothing is looked up, opened or decided here; `meant` does that.
 
-use super::exit;
+use super::{exit, plain};
 use crate::base::text::visible;
 use clap::error::ErrorKind;
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -237,7 +237,12 @@ pub enum Stop {
 /// See [`Stop`].
 pub fn parse(args: &[OsString]) -> Result<Cli, Stop> {
     let exec = args.get(1).is_some_and(|a| a == "exec");
-    let cli = match parse_any(args, exec) {
+    let plain = if exec { plain::exec(&args[2..]) } else { None };
+    let parsed = match plain {
+        Some(exec) => Ok(Cli { command: Command::Exec(Box::new(exec)) }),
+        None => parse_any(args, exec),
+    };
+    let cli = match parsed {
         Ok(cli) => cli,
         Err(error) if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) => {
             return Err(Stop::Help(error.render().to_string()));
@@ -272,7 +277,7 @@ pub fn parse(args: &[OsString]) -> Result<Cli, Stop> {
     override_usage = "stockade exec [OPTIONS] [--] COMMAND [ARG]...",
     after_help = exit::table_of_exec()
 )]
-struct ExecAlone {
+pub(super) struct ExecAlone {
     #[command(flatten)]
     exec: Exec,
 }
@@ -281,10 +286,16 @@ const EXEC_ABOUT: &str = "Run one command in a sandbox";
 
 fn parse_any<T: Into<OsString> + Clone>(args: &[T], exec: bool) -> Result<Cli, clap::Error> {
     if exec {
-        let ExecAlone { exec } = ExecAlone::try_parse_from(args.iter().skip(1).cloned())?;
+        let exec = exec_by_clap(&args[2..])?;
         return Ok(Cli { command: Command::Exec(Box::new(exec)) });
     }
     Cli::try_parse_from(args.iter().cloned())
+}
+
+/// What follows `stockade exec`.
+pub(super) fn exec_by_clap<T: Into<OsString> + Clone>(args: &[T]) -> Result<Exec, clap::Error> {
+    let name = std::iter::once(OsString::from("exec"));
+    Ok(ExecAlone::try_parse_from(name.chain(args.iter().cloned().map(Into::into)))?.exec)
 }
 
 /// clap's verdict in our form. Its text quotes the arguments, which may hold anything: it is made again from

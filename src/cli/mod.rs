@@ -11,6 +11,7 @@ mod explain;
 mod fault;
 mod host;
 mod meant;
+mod plain;
 mod policy;
 mod profiles;
 mod render;
