@@ -2,7 +2,8 @@
 //! back at this workspace, belongs to the workspace's owner and is a git directory: else whoever can write a
 //! file called `.git` could have another repository mounted.
 
-use super::paths::{fact, lexical, names, read_small};
+use super::listing::names;
+use super::paths::{fact, lexical, read_small};
 use super::workspace::{kind_beneath, open_beneath};
 use crate::base::text::visible;
 use crate::base::{HostPath, RelPath};
@@ -48,10 +49,16 @@ pub(super) enum Answer {
     Refused(String),
 }
 
-/// Looks at `.git` of the workspace `path`, whose descriptor is `root`. With `guards`, names in a git directory
-/// inside the workspace are listed.
-pub(super) fn of_workspace(root: &OwnedFd, path: &HostPath, owner: &PathFact, guards: bool) -> Answer {
-    match kind_beneath(root, Path::new(".git")) {
+/// Looks at `.git` of the workspace `path`, whose descriptor is `root` and where it was `found`. With `guards`, names
+/// in a git directory inside the workspace are listed.
+pub(super) fn of_workspace(
+    root: &OwnedFd,
+    found: Result<Kind, Errno>,
+    path: &HostPath,
+    owner: &PathFact,
+    guards: bool,
+) -> Answer {
+    match found {
         Err(Errno::NOENT) => Answer::Nothing,
         Err(e) => Answer::Refused(format!("`.git` cannot be looked at: {e}")),
         Ok(Kind::Dir) => Answer::Inside(if guards { inside(root, Path::new(".git")) } else { Vec::new() }),
