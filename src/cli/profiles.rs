@@ -206,10 +206,11 @@ pub fn load(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::BTreeMap;
 
     fn caller(config: &Path) -> Caller {
-        let env = [("XDG_CONFIG_HOME".into(), config.as_os_str().into())].into();
-        Caller { env, home: HostPath::new("/nonexistent").ok() }
+        let env = BTreeMap::from([("XDG_CONFIG_HOME".into(), config.as_os_str().into())]);
+        Caller { env: env.into(), home: HostPath::new("/nonexistent").ok() }
     }
 
     fn fails(result: Result<Candidate, Fault>) -> (&'static str, String) {

@@ -3,7 +3,7 @@
 use crate::base::{
     ByteSize, CpuShare, Digest, HostPath, MemorySize, Millis, Need, OsBytes, Protection, RelPath, SandboxPath,
 };
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use std::collections::BTreeMap;
 
 // Words that profiles and policies share; `manifest` may not depend on this module.
@@ -122,7 +122,7 @@ pub enum Source {
 }
 
 /// The root that the command sees.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct RootPolicy {
     /// A directory to use as the root instead of the host's `/usr` and the allowed `/etc` entries.
     pub dir: Option<HostPath>,
@@ -133,7 +133,7 @@ pub struct RootPolicy {
 }
 
 /// The workspace and what in it is guarded.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct WorkspacePolicy {
     /// How it appears.
     pub access: Access,
@@ -146,7 +146,7 @@ pub struct WorkspacePolicy {
 }
 
 /// The environment, built from nothing.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct EnvPolicy {
     /// Names (or `PREFIX*`) taken from the caller's environment.
     pub pass: Vec<String>,
@@ -155,7 +155,7 @@ pub struct EnvPolicy {
 }
 
 /// The network as the profile wants it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct NetworkPolicy {
     /// The posture.
     pub posture: Posture,
@@ -166,7 +166,7 @@ pub struct NetworkPolicy {
 }
 
 /// The system-call filter.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct SeccompPolicy {
     /// Named sets of `policies/seccomp/`.
     pub sets: Vec<String>,
@@ -175,7 +175,7 @@ pub struct SeccompPolicy {
 }
 
 /// Limits. `None` means: not limited by the profile.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Limits {
     /// Memory of the tree, swap and tmpfs pages included.
     pub memory: Option<MemorySize>,
@@ -208,7 +208,7 @@ pub struct Limits {
 }
 
 /// What the caller's own flags may add.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Grants {
     /// Host directories below which `--ro` may take sources. Empty: none.
     pub ro: Vec<HostPath>,
@@ -224,8 +224,8 @@ pub struct Grants {
     pub workspace: bool,
 }
 
-/// A profile, complete and host-independent. Read back only from `shipped`, whose profiles have no mounts.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+/// A profile, complete and host-independent.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Policy {
     /// Its name.
     pub name: String,
@@ -247,7 +247,6 @@ pub struct Policy {
     /// The workspace.
     pub workspace: WorkspacePolicy,
     /// Further mounts.
-    #[serde(skip_deserializing)]
     pub mounts: Vec<MountEntry>,
     /// The environment.
     pub env: EnvPolicy,

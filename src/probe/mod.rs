@@ -20,7 +20,7 @@ mod workspace;
 pub use cache::{Store, StoreError};
 pub use host::ProbeError;
 pub(crate) use listing::{Seen, list, names};
-pub use paths::{GatherError, gather};
+pub use paths::{GatherError, gather, plain};
 pub use remedy::apparmor_profile;
 pub(crate) use workspace::name_matches;
 

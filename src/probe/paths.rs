@@ -155,6 +155,11 @@ pub(super) fn open_path(path: &Path) -> Result<(OwnedFd, HostPath), Errno> {
     Ok((fd, real))
 }
 
+/// `path`, when it is the real path of something: absolute, clean, and without a link on it.
+pub fn plain(path: &Path) -> Option<HostPath> {
+    open_plain(path)?.ok().map(|(_, real)| real)
+}
+
 /// The same for a path without a link on it, which is its own real path: asking procfs for that costs more than all
 /// the rest. `None` when there is one, or when the path holds what a kernel would write differently.
 fn open_plain(path: &Path) -> Option<Result<(OwnedFd, HostPath), Errno>> {
