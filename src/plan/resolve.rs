@@ -5,7 +5,9 @@ use super::request::Request;
 use super::seccomp;
 use super::types::*;
 use crate::base::{ByteSize, Digest, Gap, HostPath, Need, OsBytes, Protection, RelPath, SandboxPath};
-use crate::policy::{Access, InsideUser, MountEntry, Policy, Posture, ProtectMissing};
+use crate::policy::{
+    Access, InsideUser, MEMORY_MIN, MountEntry, Policy, Posture, ProtectMissing, tmpfs_size,
+};
 use std::collections::BTreeMap;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -35,6 +37,14 @@ pub enum PlanError {
         key: &'static str,
         /// Its value as configured.
         configured: String,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// The size of a tmpfs that the caller adds makes no sense.
+    #[error("--tmpfs {at}: its size {why}")]
+    TmpfsSize {
+        /// Where.
+        at: SandboxPath,
         /// What is wrong with it.
         why: String,
     },
@@ -101,7 +111,7 @@ impl PlanError {
     pub fn code(&self) -> &'static str {
         match self {
             Self::Unmet { .. } => "protection_unmet",
-            Self::Limit { .. } => "limit_invalid",
+            Self::Limit { .. } | Self::TmpfsSize { .. } => "limit_invalid",
             Self::DuplicateTarget(_) => "target_duplicate",
             Self::ReservedTarget(_) => "target_reserved",
             Self::Source { .. } => "source_unreachable",
@@ -123,9 +133,10 @@ impl PlanError {
         match self {
             Self::Unmet { protection, .. } => Some(protection.key().to_owned()),
             Self::Limit { key, .. } => Some(format!("limits.{key}")),
-            Self::DuplicateTarget(at) | Self::ReservedTarget(at) | Self::ProtectedLink(at) => {
-                Some(at.to_string())
-            }
+            Self::DuplicateTarget(at)
+            | Self::ReservedTarget(at)
+            | Self::ProtectedLink(at)
+            | Self::TmpfsSize { at, .. } => Some(at.to_string()),
             Self::Source { path, .. } | Self::SourceKind { path, .. } | Self::ImplicitWorkspace(path) => {
                 Some(path.to_string())
             }
@@ -282,10 +293,13 @@ fn limits(policy: &Policy, host: &HostFacts) -> Result<LimitPlan, PlanError> {
     let l = &policy.limits;
     let bad =
         |key: &'static str, configured: String, why: String| Err(PlanError::Limit { key, configured, why });
+    // What makes sense nowhere is not in a policy: only what this host adds is left to say.
     let memory = l.memory.map(|m| m.resolve(host.memory_total));
     if let (Some(bytes), Some(configured)) = (memory, l.memory) {
-        if bytes < 4 << 20 {
-            return bad("memory", configured.to_string(), "less than 4MiB cannot hold a process".into());
+        if bytes < MEMORY_MIN.0 {
+            let why =
+                format!("that is {} here, and less than {MEMORY_MIN} holds no process", ByteSize(bytes));
+            return bad("memory", configured.to_string(), why);
         }
         // Also where a share of the host's memory would bound it anyway: the number was not meant for this host.
         if configured.parts().0.is_some_and(|b| b.0 > host.memory_total) {
@@ -293,40 +307,10 @@ fn limits(policy: &Policy, host: &HostFacts) -> Result<LimitPlan, PlanError> {
             return bad("memory", configured.to_string(), format!("beyond the host's memory ({has} bytes)"));
         }
     }
-    if l.processes == Some(0) {
-        return bad("processes", "0".into(), "the command itself is one process".into());
-    }
-    if l.processes.is_some_and(|n| n > 4_194_304) {
-        return bad("processes", l.processes.unwrap_or(0).to_string(), "beyond the kernel's 4194304".into());
-    }
     if let Some(cpu) = l.cpu
         && u64::from(cpu.0) > u64::from(host.cpus) * 100
     {
         return bad("cpu", cpu.to_string(), format!("beyond the host's {} CPUs", host.cpus));
-    }
-    if l.wall.is_some_and(|w| w.0 == 0) {
-        return bad("wall", "0".into(), "no command ends in no time".into());
-    }
-    if l.open_files < 8 {
-        return bad("open_files", l.open_files.to_string(), "no program starts with fewer than 8".into());
-    }
-    if l.scratch.0 < 1 << 20 {
-        return bad(
-            "scratch",
-            l.scratch.to_string(),
-            "less than 1MiB cannot hold the root's own files".into(),
-        );
-    }
-    if l.scratch_inodes < 256 {
-        return bad("scratch_inodes", l.scratch_inodes.to_string(), "the root's own files need 256".into());
-    }
-    if l.stack.0 < 128 << 10 {
-        return bad("stack", l.stack.to_string(), "less than 128KiB starts no program".into());
-    }
-    for (key, value) in [("output", l.output), ("file_size", l.file_size), ("disk", l.disk)] {
-        if value == Some(ByteSize(0)) {
-            return bad(key, "0".into(), "zero would end every command; leave it out to have none".into());
-        }
     }
     Ok(LimitPlan {
         memory,
@@ -653,15 +637,9 @@ impl Table {
             if !policy.grants.tmpfs {
                 return Err(PlanError::NotGranted { what: format!("--tmpfs {target}"), key: "tmpfs" });
             }
-            let size = size.map_or(policy.limits.scratch.0, |s| s.0);
-            if size == 0 {
-                return Err(PlanError::Limit {
-                    key: "scratch",
-                    configured: "0".into(),
-                    why: format!("--tmpfs {target} cannot have size 0"),
-                });
-            }
-            self.put(FsOp::Tmpfs { at: target.clone(), size, inodes: policy.limits.scratch_inodes })?;
+            let size = size.unwrap_or(policy.limits.scratch);
+            tmpfs_size(size).map_err(|e| PlanError::TmpfsSize { at: target.clone(), why: e.to_string() })?;
+            self.put(FsOp::Tmpfs { at: target.clone(), size: size.0, inodes: policy.limits.scratch_inodes })?;
         }
         Ok(())
     }
