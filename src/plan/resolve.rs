@@ -217,6 +217,7 @@ pub fn resolve(
     table.extra_mounts(policy, request, paths)?;
     let workspace_at = table.workspace(policy, request, paths)?;
     table.mask_state_dir(paths)?;
+    table.other_names_of_scratch(paths)?;
     let (sources, fs, watch) = table.finish()?;
 
     let owner = paths.workspace.as_ref().map(|w| &w.root);
@@ -257,7 +258,20 @@ pub fn resolve(
     let encode = |e: crate::base::canon::CanonError| PlanError::Encoding(e.to_string());
     let plan_digest = Digest::of_canonical(&containment).map_err(encode)?;
     let command_digest = Digest::of_canonical(&command).map_err(encode)?;
-    Ok(Plan { containment, command, plan_digest, command_digest })
+    Ok(Plan { containment, command, plan_digest, command_digest, notes: notes(policy, request, paths) })
+}
+
+/// What was left out of what the caller's surroundings name, and why.
+fn notes(policy: &Policy, request: &Request, paths: &PathFacts) -> Vec<String> {
+    let mut out = Vec::new();
+    if policy.root.toolchains && request.root.is_none() && policy.root.dir.is_none() {
+        out.extend(
+            paths.left_out.iter().map(|l| format!("{}: {} is left out: {}", l.variable, l.path, l.why)),
+        );
+    }
+    let git = paths.workspace.as_ref().and_then(|w| w.git_refused.as_ref());
+    out.extend(git.map(|why| format!("the workspace's `.git` is not followed: {why}")));
+    out
 }
 
 fn digest_program(program: &seccomp::Program) -> Digest {
@@ -558,19 +572,41 @@ impl Table {
         self.put(FsOp::Scratch { at: at("/tmp"), mode: 0o1777 })?;
         self.put(FsOp::Scratch { at: at("/run"), mode: 0o1777 })?;
         self.put(FsOp::Scratch { at: home(policy.user), mode: 0o700 })?;
-        for (link, to) in [("/var/tmp", "../tmp"), ("/var/run", "../run")] {
-            if !paths.top.keys().any(|n| n.as_path() == Path::new("var")) {
-                self.put(FsOp::Symlink { at: at(link), to: to.into() })?;
-            }
-        }
         if policy.root.toolchains && own_root.is_none() {
             for tool in &paths.toolchains {
                 let target = tool.path.as_sandbox();
-                self.system_bind(&tool.path, &tool.fact, target.clone())?;
+                if !tool.shown {
+                    self.system_bind(&tool.path, &tool.fact, target.clone())?;
+                }
                 for (rel, kind) in &tool.credentials {
-                    self.put(FsOp::Mask { at: below(&target, rel), kind: *kind })?;
+                    let mask = below(&target, rel);
+                    // One toolchain may lie in another, and name the same file.
+                    let key = (mask.depth(), mask.clone());
+                    if !matches!(self.ops.get(&key), Some(FsOp::Mask { .. })) {
+                        self.put(FsOp::Mask { at: mask, kind: *kind })?;
+                    }
                 }
             }
+        }
+        Ok(())
+    }
+
+    /// The other names of `/tmp` and `/run`: links, but where something is mounted at or below one. A mount point may
+    /// not lie behind a link, so that name is a private directory of its own then.
+    fn other_names_of_scratch(&mut self, paths: &PathFacts) -> Result<(), PlanError> {
+        if paths.top.keys().any(|n| n.as_path() == Path::new("var")) {
+            return Ok(());
+        }
+        for (link, to) in [("/var/tmp", "../tmp"), ("/var/run", "../run")] {
+            let name = at(link);
+            if self.ops.contains_key(&(name.depth(), name.clone())) {
+                continue;
+            }
+            self.put(if self.ops.values().any(|op| op.at().is_within(&name)) {
+                FsOp::Scratch { at: name, mode: 0o1777 }
+            } else {
+                FsOp::Symlink { at: name, to: to.into() }
+            })?;
         }
         Ok(())
     }
