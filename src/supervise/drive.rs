@@ -12,8 +12,8 @@ use super::quarantine::Guard;
 use super::recover::{Beginning, IdSources, Live, ProcessId};
 use super::state_dir::StateDir;
 use super::terminal::Terminal;
-use crate::base::{Digest, Enforcement, Gap, Protection, RunId};
-use crate::plan::{HostFacts, Mode, Plan};
+use crate::base::{Digest, Enforcement, Gap, Need, Protection, RunId};
+use crate::plan::{HostFacts, Mode, Plan, resolve::need};
 use crate::probe::Store;
 use crate::sandbox::launch::{self, Launch, Running};
 use crate::sandbox::stage::init::Stdio;
@@ -262,12 +262,12 @@ impl<'a> Drive<'a> {
                 .ok(),
             None => None,
         };
-        if disk.is_some() {
+        if let Some(watch) = &disk {
             read_backs.push(ReadBack {
                 protection: Protection::LimitDisk,
                 by: "watch",
-                gap: None,
-                partial: false,
+                gap: watch.blind().cloned(),
+                partial: true,
             });
         }
         let keep = |limit| {
@@ -476,10 +476,22 @@ impl<'a> Drive<'a> {
         }
         if self.killed_at.is_none()
             && let Some(disk) = &mut self.disk
-            && let Some(observed) = disk.exceeded()
         {
             let configured = self.plan.containment.limits.disk.unwrap_or(0);
-            self.kill(Cause::Limit(LimitHit { name: "disk", configured, observed }));
+            if let Some(observed) = disk.exceeded() {
+                self.kill(Cause::Limit(LimitHit { name: "disk", configured, observed }));
+            } else if let Some(gap) = disk.blind().filter(|_| self.released)
+                && need(&self.plan.containment, Protection::LimitDisk) == Need::Require
+            {
+                let fault = faults::sandbox(
+                    "protection_unmet",
+                    "supervising",
+                    Some(Protection::LimitDisk.key().to_owned()),
+                    gap.what.clone(),
+                    Some(&gap.remedy),
+                );
+                self.kill(Cause::Broken(fault));
+            }
         }
     }
 
@@ -787,6 +799,10 @@ impl<'a> Drive<'a> {
         report.reaping = dead.then_some(Reaping { empty_after_us, by, cgroups_removed });
         if self.enforcement.is_empty() {
             self.enforcement = enforce::report(&self.plan.containment, None, &self.read_backs);
+        }
+        // What the command made uncountable after the verdict.
+        if let Some(gap) = self.disk.as_ref().and_then(super::disk::Watch::blind) {
+            enforce::weaken(&mut self.enforcement, Protection::LimitDisk, gap);
         }
         report.enforcement = self.enforcement;
         report.verified = self.verified;
