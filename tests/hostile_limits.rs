@@ -261,14 +261,16 @@ fn the_disk_of_all_that_is_writable() {
     let ws = Workspace::new("disk-first");
     let second = Workspace::new("disk-second");
     let fixture = ws.fixture("limits");
-    let run = Sandbox::new(&ws)
-        .option("--rw")
-        .option(second.path())
-        .set("limits.disk", "16MiB")
-        .options(["--timeout", "40s"])
-        .run(common::sh(&format!("{fixture} fill={},64; sleep 60", second.at("big"))));
-    assert_eq!(run.limit(), Some("disk"), "{} {}", run.json["outcome"], run.raw.err());
-    assert_eq!(run.enforcement("limit_disk"), Some(("prefer".into(), "enforced".into())));
+    for into in [&ws, &second] {
+        let run = Sandbox::new(&ws)
+            .option("--rw")
+            .option(second.path())
+            .set("limits.disk", "16MiB")
+            .options(["--timeout", "40s"])
+            .run(common::sh(&format!("{fixture} fill={},64; sleep 60", into.at("big"))));
+        assert_eq!(run.limit(), Some("disk"), "{} {}", run.json["outcome"], run.raw.err());
+        assert_eq!(run.enforcement("limit_disk"), Some(("prefer".into(), "enforced".into())));
+    }
 
     // Too deep from the start.
     let deep = vec!["d"; 130].join("/");

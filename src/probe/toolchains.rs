@@ -85,7 +85,7 @@ pub(super) fn find(
     }
     kept.extend(arrange(found));
     for tool in &mut kept {
-        tool.credentials = credentials(&tool.path);
+        tool.credentials = credentials(tool);
     }
     (kept, left_out)
 }
@@ -207,16 +207,24 @@ fn trusted(fact: &PathFact) -> Result<(), String> {
     Ok(())
 }
 
-fn credentials(dir: &HostPath) -> Vec<(RelPath, Kind)> {
+fn credentials(tool: &ToolchainFact) -> Vec<(RelPath, Kind)> {
     let flags = fs::OFlags::PATH | fs::OFlags::DIRECTORY | fs::OFlags::CLOEXEC;
-    let Ok(fd) = fs::openat(CWD, dir.as_path(), flags, fs::Mode::empty()) else { return Vec::new() };
-    CREDENTIALS
-        .iter()
-        .filter_map(|name| {
-            let stat = fs::statat(&fd, *name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
-            Some((RelPath::new(name).ok()?, kind(stat.st_mode)))
-        })
-        .collect()
+    let Ok(fd) = fs::openat(CWD, tool.path.as_path(), flags, fs::Mode::empty()) else { return Vec::new() };
+    let found = CREDENTIALS.iter().filter_map(|name| {
+        let (rel, stat) = (RelPath::new(name).ok()?, fs::statat(&fd, *name, AtFlags::SYMLINK_NOFOLLOW).ok()?);
+        match kind(stat.st_mode) {
+            // A link cannot be masked: what it leads to is, when that is shown with it.
+            Kind::Symlink => {
+                let fact = look_up(tool.path.join(&rel).as_path()).ok()?;
+                Some((fact.real.below(&tool.fact.real)?, fact.kind))
+            }
+            other => Some((rel, other)),
+        }
+    });
+    let mut out: Vec<_> = found.collect();
+    out.sort();
+    out.dedup();
+    out
 }
 
 #[cfg(test)]
@@ -409,9 +417,12 @@ mod tests {
     #[test]
     fn credentials_are_found() {
         let h = Home::new(&["u/.cargo/credentials.toml", "u/.cargo/config.toml", "u/.nvm/x"]);
-        symlink("/nowhere", h.dir.path().join("u/.nvm/.npmrc")).unwrap();
+        symlink("credentials.toml", h.dir.path().join("u/.cargo/credentials")).unwrap();
+        symlink("x", h.dir.path().join("u/.nvm/.npmrc")).unwrap();
+        symlink("/nowhere", h.dir.path().join("u/.nvm/.netrc")).unwrap();
+        symlink("/etc/passwd", h.dir.path().join("u/.nvm/.pypirc")).unwrap();
         let found = find(&h.env, Some(&h.at("u")), None, None).0;
         assert_eq!(found[0].credentials, [(rel("credentials.toml"), Kind::File)]);
-        assert_eq!(found[1].credentials, [(rel(".npmrc"), Kind::Symlink)]);
+        assert_eq!(found[1].credentials, [(rel("x"), Kind::File)], "what a link leads to");
     }
 }
