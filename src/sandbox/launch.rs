@@ -59,7 +59,7 @@ pub fn begin(launch: Launch<'_>, cgroup: Option<BorrowedFd<'_>>) -> Result<Runni
     let Launch { plan, stdio, mutants, .. } = launch;
     let c = &plan.containment;
     let trees = match c.mode {
-        Mode::Privileged => Some(sources::open(&c.sources)?),
+        Mode::Privileged => Some(sources::open(&c.sources, mutants)?),
         Mode::Rootless => None,
     };
     let host = HostView::gather();

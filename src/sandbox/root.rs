@@ -152,12 +152,8 @@ impl<'plan> Root<'plan> {
                 let attrs = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
                 attach(new_fs("tmpfs", &options, attrs)?.as_fd(), dir.as_fd())
             }
-            FsOp::Bind { from, at, writable } => {
+            FsOp::Bind { from, at, .. } => {
                 let tree = source(&self.trees, from.0)?;
-                if !*writable && !self.mutants.off(Mutant::ReadOnly) {
-                    let attrs = Attrs { set: RDONLY, ..Default::default() };
-                    set_attrs(tree.as_fd(), c"", true, attrs)?;
-                }
                 let is_dir = kind_of(&rustix::fs::fstat(tree)?) == Kind::Dir;
                 let target = if is_dir {
                     self.dir(index, at.as_path(), 0o755)?
@@ -216,6 +212,10 @@ impl<'plan> Root<'plan> {
         let target = self.dir(index, at, 0o555)?;
         if self.plan.gaps.contains_key(&crate::base::Protection::Proc) {
             // The rung below a fresh procfs is none: the host's view of processes is never an option.
+            return Ok(());
+        }
+        if self.mutants.off(Mutant::PidNamespace) {
+            // The kernel gives no procfs of a PID namespace that this user namespace does not own.
             return Ok(());
         }
         let attrs = MountAttrFlags::MOUNT_ATTR_NOSUID

@@ -59,7 +59,9 @@ pub fn run(task: Task<'_>, control: &OwnedFd) -> ! {
 fn stages(task: Task<'_>, control: &OwnedFd) -> Result<(), StageFault> {
     let Task { plan, trees, stdio, host, mutants } = task;
     let c = &plan.containment;
-    keep_only(control, trees.as_ref(), &stdio)?;
+    if !mutants.off(Mutant::CloseRange) {
+        keep_only(control, trees.as_ref(), &stdio)?;
+    }
     die_with_owner()?;
     sys::signals::reset().at(Step::CloseDescriptors)?;
     let mut namespaces = libc::CLONE_NEWNS | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;
@@ -84,13 +86,13 @@ fn stages(task: Task<'_>, control: &OwnedFd) -> Result<(), StageFault> {
     root::make_private()?;
     let trees = match trees {
         Some(trees) => trees,
-        None => caps::without_file_override(|| sources::open(&c.sources))?,
+        None => caps::without_file_override(|| sources::open(&c.sources, mutants))?,
     };
     let mut root = Root::new(c, trees, mutants)?;
     root.build()?;
     root.enter()?;
     rustix::system::sethostname(c.hostname.as_bytes()).at(Step::HostName)?;
-    if c.own_network && c.loopback {
+    if c.own_network && c.loopback && !mutants.off(Mutant::NetworkNamespace) {
         loopback().at(Step::Loopback)?;
     }
     let rules = if mutants.off(Mutant::Landlock) { None } else { landlock::build(&c.landlock)? };
