@@ -80,6 +80,7 @@ fn table() -> Vec<Line> {
         line(&["no-seccomp"], "syscalls", "int80_getpid", Errno("OK")),
         line(&["no-seccomp"], "syscalls", "int80_socketcall_vsock", Errno("OK")),
         line(&["no-seccomp"], "syscalls", "lsm_list_modules", Errno("EFAULT")),
+        line(&["no-seccomp"], "procs", "prlimit_child", Errno("OK")),
         line(&["no-seccomp"], "fs", "openat2=/", Errno("OK")),
         line(&["no-seccomp"], "fs", "name_to_handle_at=/", Errno("OK")),
         line(&["no-seccomp"], "fs", "suid_chmod={ws}/f", Errno("OK")),

@@ -941,7 +941,6 @@ pub struct Row {
     param: Option<String>,
     errno: &'static str,
     errno_root: Option<&'static str>,
-    errno_rootless: Option<&'static str>,
     ret: Option<i64>,
     control: Control,
 }
@@ -955,7 +954,6 @@ pub fn deny(case: &str, errno: &'static str) -> Row {
         param: None,
         errno,
         errno_root: None,
-        errno_rootless: None,
         ret: None,
         control: Control::None("not said"),
     }
@@ -981,12 +979,6 @@ impl Row {
     /// A different answer for inside-root.
     pub fn as_root(mut self, errno: &'static str) -> Self {
         self.errno_root = Some(errno);
-        self
-    }
-
-    /// A different answer when an ordinary user runs stockade.
-    pub fn rootless(mut self, errno: &'static str) -> Self {
-        self.errno_rootless = Some(errno);
         self
     }
 
@@ -1035,8 +1027,7 @@ impl Row {
     }
 
     fn wanted(&self, inside: Inside) -> &'static str {
-        let rootless = self.errno_rootless.filter(|_| !root());
-        self.errno_root.filter(|_| inside == Inside::Root).or(rootless).unwrap_or(self.errno)
+        self.errno_root.filter(|_| inside == Inside::Root).unwrap_or(self.errno)
     }
 }
 
