@@ -1126,6 +1126,21 @@ pub fn check(fixture: &str, workspace: &Workspace, rows: &[Row], with: impl Fn(S
     assert!(wrong.is_empty(), "{} mismatches:\n  {}", wrong.len(), wrong.join("\n  "));
 }
 
+/// A launcher ([`Sandbox::launcher`]) for a host that has mounts of the test's own: `script`, a shell's, may mount, and
+/// runs stockade as `"$@"`. In a mount namespace of its own, so that nothing is mounted where others see it; an ordinary
+/// user is given it in a user namespace in which he is who he was, and stockade gets none of its capabilities.
+pub fn with_mounts(script: &str) -> Vec<String> {
+    let mut words = vec!["unshare"];
+    if !root() {
+        words.extend(["--user", "--map-current-user", "--keep-caps"]);
+    }
+    words.extend(["--mount", "--propagation", "private", "bash", "-c", script, "bash"]);
+    if !root() {
+        words.extend(["setpriv", "--ambient-caps=-all", "--inh-caps=-all"]);
+    }
+    words.into_iter().map(str::to_owned).collect()
+}
+
 // ---- host side -------------------------------------------------------------------------------
 
 /// Whether `needle` is in `hay`.
