@@ -83,8 +83,13 @@ impl Running {
     /// # Errors
     /// openat(2) and open_tree(2), with the index of the source; EPERM when the range may not be mapped; EINVAL, with the index of the source, for a file system that cannot
     /// be idmapped.
-    pub fn map_ids(&mut self, launch: (&Plan, u32, (u32, u32))) -> Result<(), StageFault> {
-        let (plan, base, caller) = launch;
+    pub fn map_ids(
+        &mut self,
+        plan: &Plan,
+        base: u32,
+        caller: (u32, u32),
+        mutants: Mutants,
+    ) -> Result<(), StageFault> {
         let c = &plan.containment;
         let flags = OFlags::PATH | OFlags::CLOEXEC | OFlags::DIRECTORY;
         let proc = rustix::fs::open("/proc", flags, FileMode::empty()).at(Step::AwaitIdMaps)?;
@@ -95,7 +100,7 @@ impl Running {
         let maps = idmap::outer_maps(&c.ids, c.mode, base, caller);
         idmap::write_maps(proc.as_fd(), self.pid, &maps, c.mode == Mode::Rootless).at(Step::AwaitIdMaps)?;
         if c.mode == Mode::Privileged {
-            let trees = sources::open(&c.sources)?;
+            let trees = sources::open(&c.sources, mutants)?;
             let userns = idmap::user_namespace(proc.as_fd(), self.pid).at(Step::AwaitIdMaps)?;
             for (index, (source, tree)) in c.sources.iter().zip(&trees.sources).enumerate() {
                 if !source.idmap {

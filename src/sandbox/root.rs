@@ -225,6 +225,10 @@ impl<'plan> Root<'plan> {
             // The rung below a fresh procfs is none: the host's view of processes is never an option.
             return Ok(());
         }
+        if self.mutants.off(Mutant::PidNamespace) {
+            // The kernel gives no procfs of a PID namespace that this user namespace does not own.
+            return Ok(());
+        }
         let attrs = MountAttrFlags::MOUNT_ATTR_NOSUID
             | MountAttrFlags::MOUNT_ATTR_NODEV
             | MountAttrFlags::MOUNT_ATTR_NOEXEC;

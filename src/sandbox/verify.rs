@@ -217,8 +217,12 @@ fn sibling(shared: &Shared<'_>, line: RawFd) -> Result<Seen, StageFault> {
     rustix::process::setsid().at(Step::Session)?;
     payload::join_keyring(shared)?;
     payload::second_namespace(shared)?;
+    if shared.mutants.off(Mutant::SecondNamespace) {
+        // What a canary finds open it changes: in a copy of the mounts, not in those of the command.
+        sys::clone::unshare(libc::CLONE_NEWNS as u64).at(Step::Canary)?;
+    }
     let locked = mounts_locked(shared);
-    let controls = prepare(plan, shared, host, locked)?;
+    let controls = prepare(plan, host, locked)?;
     let mut keep = vec![line];
     for fd in [&controls.abstract_listener, &controls.tcp, &controls.udp, &controls.loopback_udp]
         .into_iter()
@@ -258,12 +262,7 @@ fn mounts_locked(shared: &Shared<'_>) -> Option<bool> {
     Some(held)
 }
 
-fn prepare(
-    plan: &Plan,
-    shared: &Shared<'_>,
-    host: &HostView,
-    locked: Option<bool>,
-) -> Result<Controls, StageFault> {
+fn prepare(plan: &Plan, host: &HostView, locked: Option<bool>) -> Result<Controls, StageFault> {
     let c = &plan.containment;
     // A tmpfs over a directory that no writable rule covers; only this process ever sees it.
     let own = || -> Result<bool, Errno> {
@@ -277,8 +276,7 @@ fn prepare(
             set_attrs(tree.as_fd(), c"", false, Attrs { set: NOEXEC, ..Default::default() }).is_ok();
         Ok(create(&format!("{LANDLOCK_PLACE}/.before")).is_ok() && control)
     };
-    let landlock_writable_before =
-        if shared.mutants.off(Mutant::SecondNamespace) { false } else { own().at(Step::Canary)? };
+    let landlock_writable_before = own().at(Step::Canary)?;
     let abstract_name = format!("stockade-canary-{}", std::process::id()).into_bytes();
     let abstract_listener = || -> Result<OwnedFd, Errno> {
         let address = SocketAddrUnix::new_abstract_name(&abstract_name)?;

@@ -213,7 +213,7 @@ impl<'a> Drive<'a> {
                         read_backs.push(limit_read_back(limit, result));
                     }
                 }
-                running.map_ids((plan, id_base, (facts.uid, facts.gid)))?;
+                running.map_ids(plan, id_base, (facts.uid, facts.gid), mutants)?;
                 let tasks = cgroup.as_ref().map(ExecCgroup::task_fds).unwrap_or_default();
                 running.build(&tasks)
             })();

@@ -57,7 +57,9 @@ pub fn run(task: Task<'_>, control: &OwnedFd) -> ! {
 fn stages(task: Task<'_>, control: &OwnedFd) -> Result<(), StageFault> {
     let Task { plan, stdio, host, mutants } = task;
     let c = &plan.containment;
-    keep_only(control, &stdio)?;
+    if !mutants.off(Mutant::CloseRange) {
+        keep_only(control, &stdio)?;
+    }
     die_with_owner()?;
     sys::signals::reset().at(Step::CloseDescriptors)?;
     let network = if c.own_network && !mutants.off(Mutant::NetworkNamespace) {
@@ -86,7 +88,7 @@ fn stages(task: Task<'_>, control: &OwnedFd) -> Result<(), StageFault> {
     let own_proc = rustix::fs::open("/proc/self", directory, FileMode::empty()).at(Step::OpenSources)?;
     let trees = match c.mode {
         Mode::Privileged => Trees::of(trees, c.sources.len())?,
-        Mode::Rootless => caps::without_file_override(|| sources::open(&c.sources))?,
+        Mode::Rootless => caps::without_file_override(|| sources::open(&c.sources, mutants))?,
     };
     let mut root = Root::new(c, trees, mutants)?;
     root.build()?;

@@ -167,10 +167,10 @@ pub fn second_namespace(shared: &Shared<'_>) -> Result<(), StageFault> {
     // A change of identity makes a process undumpable, and an undumpable one may not open its own maps. This
     // process has held nothing but the plan since it was cloned from init, and execve replaces its memory.
     rustix::process::set_dumpable_behavior(DumpableBehavior::Dumpable).at(Step::CommandIds)?;
-    let mut namespaces = libc::CLONE_NEWUSER;
-    if !shared.mutants.off(Mutant::SecondNamespace) {
-        namespaces |= libc::CLONE_NEWNS;
+    if shared.mutants.off(Mutant::SecondNamespace) {
+        return Ok(());
     }
+    let namespaces = libc::CLONE_NEWUSER | libc::CLONE_NEWNS;
     sys::clone::unshare(namespaces as u64).at(Step::SecondNamespace)?;
     let put = |name: &str, text: String| -> io::Result<()> {
         let flags = OFlags::WRONLY | OFlags::CLOEXEC;
