@@ -141,6 +141,7 @@ struct Drive<'a> {
     held: Option<Signal>,
     control_open: bool,
     ended: Option<(i32, u64, u64)>,
+    stats: Option<cgroup::Stats>,
     cause: Option<Cause>,
     killed_at: Option<Instant>,
     grace_until: Option<Instant>,
@@ -206,17 +207,15 @@ impl<'a> Drive<'a> {
             let verify = cached.is_none();
             let launch = Launch { plan, id_base, caller: (facts.uid, facts.gid), stdio, verify, mutants };
             let mut running = launch::begin(launch, clone_dir).map_err(|f| faults::explain(plan, f))?;
-            // init makes its namespaces meanwhile.
-            let prepared = (|| {
+            // init makes its namespaces meanwhile, and then the root.
+            let prepared = running.map_ids(plan, id_base, (facts.uid, facts.gid), mutants).and_then(|()| {
                 if let Some(cgroup) = &mut cgroup {
                     for (limit, result) in cgroup.add_limits(&facts.cgroup, &wanted) {
                         read_backs.push(limit_read_back(limit, result));
                     }
                 }
-                running.map_ids(plan, id_base, (facts.uid, facts.gid), mutants)?;
-                let tasks = cgroup.as_ref().map(ExecCgroup::task_fds).unwrap_or_default();
-                running.build(&tasks)
-            })();
+                running.limited(&cgroup.as_ref().map(ExecCgroup::task_fds).unwrap_or_default())
+            });
             if let Err(fault) = prepared {
                 // init waits for what will not come: it is ended first, and what it had to say, which is nearer to
                 // the cause than a line that ended, is then read to its end without waiting for more.
@@ -311,6 +310,7 @@ impl<'a> Drive<'a> {
             held: None,
             control_open: true,
             ended: None,
+            stats: None,
             cause: None,
             killed_at: None,
             grace_until: None,
@@ -556,6 +556,8 @@ impl<'a> Drive<'a> {
             }
             Message::Ended { status, cpu_us, max_rss_kib } => {
                 self.ended = Some((status, cpu_us, max_rss_kib));
+                // Read while init ends: what is left of the tree has less than that to live.
+                self.stats = self.cgroup.as_ref().map(ExecCgroup::stats);
                 self.killed_at.get_or_insert_with(Instant::now);
             }
             Message::Fault(fault) => {
@@ -567,6 +569,7 @@ impl<'a> Drive<'a> {
             Message::Trees
             | Message::Network
             | Message::Mapped
+            | Message::Limited
             | Message::Go { .. }
             | Message::Signal { .. } => {}
         }
@@ -771,7 +774,7 @@ impl<'a> Drive<'a> {
         }
         let empty_after_us = u64::try_from(killed_at.elapsed().as_micros()).unwrap_or(u64::MAX);
         drop(self.terminal.take());
-        let stats = self.cgroup.as_ref().map(ExecCgroup::stats);
+        let stats = self.stats.take().or_else(|| self.cgroup.as_ref().map(ExecCgroup::stats));
         // A kill at the limit ends the whole tree; that one process of it was quick enough to end by itself before we
         // heard of the kill makes no difference.
         if self.cause.is_none() && self.cgroup.as_ref().is_some_and(ExecCgroup::oom_happened) {
