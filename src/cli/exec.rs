@@ -270,6 +270,7 @@ fn ending(report: &Report) -> String {
     match &report.outcome {
         Outcome::Finished(end) => end.to_string(),
         Outcome::Refused(_) => "nothing of the command ran".to_owned(),
+        Outcome::Broken(fault) if fault.code == "output_lost" => "the command had ended".to_owned(),
         Outcome::Broken(_) => "the command had been killed".to_owned(),
     }
 }
