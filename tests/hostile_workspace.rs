@@ -267,3 +267,84 @@ fn a_projects_policy_only_narrows() {
         assert_eq!(common::mismatches(&rows, &run.cases(), common::Inside::Agent), Vec::<String>::new());
     }
 }
+
+/// A place that is another name of the scratch directories inside, where nothing is mounted below it.
+#[test]
+fn a_workspace_below_var_tmp() {
+    let ws = tempfile::Builder::new().prefix("stockade-ws-").tempdir_in("/var/tmp").unwrap();
+    let at = common::text(ws.path());
+    let run = Sandbox::bare().options(["-w", &at]).run(common::sh(
+        "pwd; echo x >made && touch /var/tmp/private && readlink /var/run; ls /var/tmp; test -L /var/tmp",
+    ));
+    let name = ws.path().file_name().unwrap().to_str().unwrap();
+    assert_eq!(
+        run.out(),
+        format!("{at}\n../run\nprivate\n{name}\n"),
+        "{} {}",
+        run.json["outcome"],
+        run.raw.err()
+    );
+    run.expect_exit(1);
+    assert_eq!(std::fs::read(ws.path().join("made")).unwrap(), b"x\n");
+    assert!(!Path::new("/var/tmp/private").exists());
+    // Otherwise they are one.
+    let other = Workspace::new("var-tmp");
+    let run = Sandbox::new(&other).run(common::sh("readlink /var/tmp; touch /var/tmp/x; ls /tmp"));
+    assert_eq!(run.out(), "../tmp\nx\n");
+    let source = Workspace::new("var-run");
+    source.file("file", "");
+    let bind = format!("{}:/var/run/below", common::text(source.path()));
+    let run = Sandbox::new(&other).options(["--ro", &bind]).run(common::sh("ls /var/run /var/run/below"));
+    assert_eq!(run.out(), "/var/run:\nbelow\n\n/var/run/below:\nfile\n");
+    // A link of the host's base system is not ours to replace: the reason, and what to do.
+    let raw = Sandbox::new(&other).options(["--tmpfs", "/lib/stockade"]).raw(["true"]);
+    assert_eq!(raw.code(), 125);
+    let said = raw.err();
+    assert!(
+        said.contains("/lib/stockade")
+            && said.contains("may not lie behind a symbolic link: name the real path"),
+        "{said}"
+    );
+}
+
+/// Toolchains that variables name: below `/usr` the variable is set, and nothing mounted. What others own or may write
+/// stays outside, and `policy explain` says so.
+#[test]
+fn toolchains_by_variable() {
+    use std::os::unix::fs::{PermissionsExt as _, chown};
+    let ws = Workspace::new("variables");
+    let run = Sandbox::new(&ws).env("JAVA_HOME", "/usr/share").run(common::sh("echo $JAVA_HOME"));
+    assert_eq!(run.out(), "/usr/share\n");
+
+    let tools = Workspace::new("variables-tools");
+    let go = tools.dir("go");
+    tools.file("go/seen", "");
+    let of = |go: &str| {
+        let sandbox = Sandbox::new(&ws).env("GOROOT", go);
+        sandbox.run(["sh", "-c", "echo \"[$GOROOT]\"; ls \"$1\"", "sh", go])
+    };
+    assert_eq!(of(&go).out(), format!("[{go}]\nseen\n"));
+    let mut bad = vec![("everybody may write to it", 0o777, None)];
+    if common::root() {
+        bad.push(("it belongs to uid 12345, neither to you nor to root", 0o755, Some(12_345)));
+    }
+    for (why, mode, owner) in bad {
+        std::fs::set_permissions(&go, std::fs::Permissions::from_mode(mode)).unwrap();
+        chown(&go, owner, None).unwrap();
+        let run = of(&go);
+        assert_eq!(run.out(), "[]\n", "{why}");
+        let said = Command::new(common::bin())
+            .args(["policy", "explain", "--json", "-w"])
+            .arg(ws.path())
+            .env("GOROOT", &go)
+            .env("STOCKADE_STATE", common::state_dir())
+            .output()
+            .unwrap();
+        let said: serde_json::Value = serde_json::from_slice(&said.stdout).unwrap();
+        assert!(
+            said["notes"].to_string().contains(&format!("GOROOT: {go} is left out: {why}")),
+            "{}",
+            said["notes"]
+        );
+    }
+}

@@ -17,6 +17,7 @@ mod setting;
 mod tests;
 mod types;
 
+pub use check::{MEMORY_MIN, tmpfs_size};
 pub use embedded::{
     DEFAULT_PROFILE, FLOOR_PROFILE, PROFILE_NAME_MAX, PROJECT_FILE, SearchPlace, embedded, embedded_names,
     is_profile_name, search_path,

@@ -104,7 +104,8 @@ pub fn gather(
             facts.etc = host_etc(&policy.root.etc);
             if policy.root.toolchains {
                 let workspace = facts.workspace.as_ref().map(|w| w.root.real.clone());
-                facts.toolchains = toolchains::find(&request.caller_env, home, workspace.as_ref(), state_dir);
+                let found = toolchains::find(&request.caller_env, home, workspace.as_ref(), state_dir);
+                (facts.toolchains, facts.left_out) = found;
             }
         }
     }
