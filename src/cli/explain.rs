@@ -315,6 +315,9 @@ fn notes(plan: &Plan, host: &HostFacts) -> Vec<String> {
     if !plan.containment.own_network {
         out.push("sharing the host's network counts as reduced assurance".to_owned());
     }
+    if let Some(why) = &plan.git_refused {
+        out.push(format!("what `.git` names outside the workspace is not shown: {}", safe(why)));
+    }
     out.push(format!("Linux {}", host.kernel));
     out
 }

@@ -246,7 +246,8 @@ pub fn resolve(
     let encode = |e: crate::base::canon::CanonError| PlanError::Encoding(e.to_string());
     let plan_digest = Digest::of_canonical(&containment).map_err(encode)?;
     let command_digest = Digest::of_canonical(&command).map_err(encode)?;
-    Ok(Plan { containment, command, plan_digest, command_digest })
+    let git_refused = paths.workspace.as_ref().and_then(|w| w.git_refused.clone());
+    Ok(Plan { containment, command, plan_digest, command_digest, git_refused })
 }
 
 fn digest_program(program: &seccomp::Program) -> Digest {

@@ -323,4 +323,7 @@ pub struct Plan {
     pub plan_digest: Digest,
     /// Digest of the command.
     pub command_digest: Digest,
+    /// Why what the workspace's `.git` names outside of it is not shown, when that is so.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub git_refused: Option<String>,
 }
