@@ -6,7 +6,7 @@
 use crate::plan::{Kind, SourceRef};
 use crate::sandbox::stage::wire::{StageFault, Step};
 use crate::sandbox::{Mutant, Mutants};
-use crate::sys::mount::{Attrs, NODEV, NOSUID, RDONLY, set_attrs};
+use crate::sys::mount::{Attrs, NODEV, NOEXEC, NOSUID, RDONLY, set_attrs};
 use rustix::fs::{FileType, Mode, OFlags, Stat};
 use rustix::mount::OpenTreeFlags;
 use std::io;
@@ -36,6 +36,20 @@ pub struct Trees {
     pub devices: Vec<OwnedFd>,
 }
 
+impl Trees {
+    /// From all of them in one row, sources first.
+    ///
+    /// # Errors
+    /// EPROTO when their number is not the expected one.
+    pub fn of(mut all: Vec<OwnedFd>, sources: usize) -> Result<Self, StageFault> {
+        if all.len() != sources + DEVICES.len() {
+            return Err(StageFault { step: Step::OpenSources, errno: libc::EPROTO, index: u32::MAX });
+        }
+        let devices = all.split_off(sources);
+        Ok(Self { sources: all, devices })
+    }
+}
+
 /// Opens and clones every source and device. A tree that the plan does not attach writable is read-only from here
 /// on, with all that is mounted below it: nothing later has to see to that.
 ///
@@ -59,6 +73,8 @@ pub fn open(sources: &[SourceRef], mutants: Mutants) -> Result<Trees, StageFault
         if kind_of(&stat) != Kind::Device {
             return Err(fault(rustix::io::Errno::STALE));
         }
+        let attrs = Attrs { set: NOSUID | NOEXEC, propagation: libc::MS_PRIVATE, ..Default::default() };
+        set_attrs(tree.as_fd(), c"", false, attrs).map_err(|e| StageFault::new(Step::OpenSources, &e))?;
         out.devices.push(tree);
     }
     Ok(out)
