@@ -20,7 +20,6 @@ pub use cache::{Store, StoreError};
 pub use host::ProbeError;
 pub use paths::{GatherError, gather};
 pub use remedy::apparmor_profile;
-pub(crate) use workspace::name_matches;
 
 use crate::base::Digest;
 use crate::plan::HostFacts;

@@ -5,7 +5,7 @@
 
 use super::workspace::{self, Beneath};
 use super::{git, toolchains};
-use crate::base::{HostPath, OsBytes, RelPath};
+use crate::base::{HostPath, OsBytes, RelPath, name_matches};
 use crate::plan::{Kind, PathFact, PathFacts, PathMissing, Request, SystemEntry, WorkspaceFact};
 use crate::policy::{Access, MountEntry, Policy};
 use rustix::fs::{self, AtFlags, CWD, Dir, FileType, Mode, OFlags, ResolveFlags, Stat};
@@ -332,8 +332,7 @@ fn expanded(base: &Path, pattern: &RelPath) -> Vec<RelPath> {
                 let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NONBLOCK | OFlags::CLOEXEC;
                 let fd = fs::open(base.join(dir), flags, Mode::empty());
                 let all = fd.and_then(|fd| names(fd, ENTRIES_MAX)).ok().flatten().unwrap_or_default();
-                let matching =
-                    |name: &std::ffi::OsString| workspace::name_matches(part.as_bytes(), name.as_bytes());
+                let matching = |name: &std::ffi::OsString| name_matches(part.as_bytes(), name.as_bytes());
                 all.into_iter().filter(matching).map(|name| dir.join(name)).collect::<Vec<_>>()
             })
             .take(ENTRIES_MAX)

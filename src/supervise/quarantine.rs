@@ -4,9 +4,8 @@
 //! not moved, never passed over.
 
 use super::outcome::ProtectedCreated;
-use crate::base::{HostPath, OsBytes, RelPath};
+use crate::base::{HostPath, OsBytes, RelPath, name_matches};
 use crate::plan::{FsOp, Plan};
-use crate::probe::name_matches;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags, ResolveFlags};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
