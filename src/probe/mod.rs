@@ -18,7 +18,7 @@ mod workspace;
 
 pub use cache::{Store, StoreError};
 pub use host::ProbeError;
-pub use paths::{GatherError, gather};
+pub use paths::{GatherError, gather, look_up};
 pub use remedy::apparmor_profile;
 
 use crate::base::Digest;

@@ -139,7 +139,10 @@ pub(super) fn kind(mode: u32) -> Kind {
 }
 
 /// Looks a path up, links followed, without opening the object.
-pub(super) fn look_up(path: &Path) -> Result<PathFact, PathMissing> {
+///
+/// # Errors
+/// When it leads nowhere, or nowhere that the caller may look.
+pub fn look_up(path: &Path) -> Result<PathFact, PathMissing> {
     let missing = |e: Errno| PathMissing { errno: e.raw_os_error() };
     let flags = OFlags::PATH | OFlags::CLOEXEC;
     // A plain path without a link on it is its own real path: asking procfs for that costs more than all the rest.
