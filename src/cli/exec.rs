@@ -118,7 +118,12 @@ fn launch(
         close_stdin: false,
         mutants,
     };
-    let report = drive::execute(&planned, &facts, &state, &store, &options);
+    let mut report = drive::execute(&planned, &facts, &state, &store, &options);
+    if is_the_files(&report) {
+        // Nothing ran, and what the plan saw has changed since: another one fits, or says the same again.
+        let planned = plan(policy, request, &facts, caller, Some(&state_real))?;
+        report = drive::execute(&planned, &facts, &state, &store, &options);
+    }
     if !is_the_hosts(&report) {
         return Ok(report);
     }
@@ -130,6 +135,13 @@ fn launch(
     .unwrap_or(Ok(report))
 }
 
+/// Whether nothing ran because files moved while the executor was built.
+fn is_the_files(report: &Report) -> bool {
+    let moved = ["source_changed", "mount_point_missing", "mount_point_changed", "workspace_changed"];
+    report.leftovers.is_empty()
+        && matches!(&report.outcome, Outcome::Refused(fault) if moved.contains(&fault.code))
+}
+
 /// Whether nothing ran because the host did not do something that the facts say it does.
 fn is_the_hosts(report: &Report) -> bool {
     match &report.outcome {
@@ -137,7 +149,13 @@ fn is_the_hosts(report: &Report) -> bool {
             fault.boundary == Boundary::Sandbox
                 && !matches!(
                     fault.code,
-                    "cancelled" | "source_changed" | "source_unreachable" | "cwd_missing"
+                    "cancelled"
+                        | "source_changed"
+                        | "source_unreachable"
+                        | "mount_point_missing"
+                        | "mount_point_changed"
+                        | "workspace_changed"
+                        | "cwd_missing"
                 )
         }
         _ => false,

@@ -17,7 +17,7 @@ use crate::plan::{HostFacts, Mode, Plan};
 use crate::probe::Store;
 use crate::sandbox::launch::{self, Launch, Running};
 use crate::sandbox::stage::init::Stdio;
-use crate::sandbox::stage::wire::{Message, StageFault, Step};
+use crate::sandbox::stage::wire::{Message, Step};
 use crate::sandbox::verify::Seen;
 use crate::sandbox::{Mutant, Mutants, idmap};
 use nix::sys::signal::{SigSet, Signal};
@@ -171,15 +171,6 @@ impl<'a> Drive<'a> {
                 cpu_percent: c.limits.cpu_percent,
             }
         };
-        let guard = Guard::open(plan).map_err(|e| {
-            faults::sandbox(
-                "workspace_changed",
-                "opening the workspace",
-                None,
-                e.to_string(),
-                Some("run the command again"),
-            )
-        })?;
         let ids = IdSources::default();
         // The record comes before anything that it names, so that a crash at any later point is cleaned up.
         let mut live = Live::begin(
@@ -203,6 +194,8 @@ impl<'a> Drive<'a> {
                 None
             }
         };
+        let verdict = verdict_key(plan, facts);
+        let cached = if options.verify_live { None } else { load_verdict(store, &verdict) };
         let began = Instant::now();
         let result = (|| {
             let signals = block_signals().map_err(|e| internal("blocking signals", &e.to_string()))?;
@@ -210,16 +203,17 @@ impl<'a> Drive<'a> {
                 streams(plan, options, id_base).map_err(|e| internal("making pipes", &e.to_string()))?;
             let clone_dir =
                 cgroup.as_ref().and_then(ExecCgroup::clone_dir).filter(|_| facts.cgroup.v2_clone_into);
-            let launch = Launch { plan, id_base, caller: (facts.uid, facts.gid), stdio, mutants };
+            let verify = cached.is_none();
+            let launch = Launch { plan, id_base, caller: (facts.uid, facts.gid), stdio, verify, mutants };
             let mut running = launch::begin(launch, clone_dir).map_err(|f| faults::explain(plan, f))?;
-            let explained = |f: StageFault| faults::explain(plan, f);
+            // init makes its namespaces meanwhile.
             let prepared = (|| {
                 if let Some(cgroup) = &mut cgroup {
                     for (limit, result) in cgroup.add_limits(&facts.cgroup, &wanted) {
                         read_backs.push(limit_read_back(limit, result));
                     }
                 }
-                running.map_ids((plan, id_base, (facts.uid, facts.gid)))?;
+                running.map_ids(plan, id_base, (facts.uid, facts.gid), mutants)?;
                 let tasks = cgroup.as_ref().map(ExecCgroup::task_fds).unwrap_or_default();
                 running.build(&tasks)
             })();
@@ -233,11 +227,21 @@ impl<'a> Drive<'a> {
                         fault = inner;
                     }
                 }
-                return Err(explained(fault));
+                return Err(faults::explain(plan, fault));
             }
-            Ok((signals, ours, running))
+            let guard = Guard::open(plan).map_err(|e| {
+                end_now(&running);
+                faults::sandbox(
+                    "workspace_changed",
+                    "opening the workspace",
+                    None,
+                    e.to_string(),
+                    Some("run the command again"),
+                )
+            })?;
+            Ok((signals, ours, running, guard))
         })();
-        let (signals, ours, running) = match result {
+        let (signals, ours, running, guard) = match result {
             Ok(parts) => parts,
             Err(fault) => {
                 clean_up(cgroup, live, &mut Vec::new());
@@ -254,8 +258,6 @@ impl<'a> Drive<'a> {
             clean_up(cgroup, live, &mut Vec::new());
             return Err(faults::store("recording the run", e.to_string()));
         }
-        let verdict = verdict_key(plan, facts);
-        let cached = if options.verify_live { None } else { load_verdict(store, &verdict) };
         let disk = match c.limits.disk {
             Some(limit) => super::disk::Watch::new(plan, limit)
                 .map_err(|e| read_backs.push(missing(Protection::LimitDisk, &e.to_string())))
@@ -538,6 +540,7 @@ impl<'a> Drive<'a> {
 
     fn take(&mut self, message: Message, fds: Vec<OwnedFd>) {
         match message {
+            Message::Entered => self.on_entered(),
             Message::Built => self.on_built(),
             Message::Canaries { held, ran } => self.on_canaries(Seen { held, ran }),
             Message::Terminal => {
@@ -561,12 +564,17 @@ impl<'a> Drive<'a> {
                 self.kill(if broken { Cause::Broken(explained) } else { Cause::Refused(explained) });
             }
             // The order of messages lets nothing else through.
-            Message::Hello | Message::Mapped | Message::Go { .. } | Message::Signal { .. } => {}
+            Message::Trees
+            | Message::Network
+            | Message::Mapped
+            | Message::Go { .. }
+            | Message::Signal { .. } => {}
         }
     }
 
-    /// The root stands: confirm where init is, and decide whether the canaries have to run.
-    fn on_built(&mut self) {
+    /// init is where it belongs: confirm that. With a verdict of earlier canaries on this very plan all is known, and
+    /// the command may start as soon as the root stands.
+    fn on_entered(&mut self) {
         let c = &self.plan.containment;
         if let Some(cgroup) = &mut self.cgroup {
             match cgroup.place(self.running.pid) {
@@ -608,14 +616,18 @@ impl<'a> Drive<'a> {
             }
             None => {}
         }
-        match self.cached {
-            Some((seen, at_unix_ms)) => {
-                self.verified = Verified::Cached { at_unix_ms };
-                if self.judge(seen) {
-                    self.go(false);
-                }
+        if let Some((seen, at_unix_ms)) = self.cached {
+            self.verified = Verified::Cached { at_unix_ms };
+            if self.judge(seen) {
+                self.go(false);
             }
-            None => self.go(true),
+        }
+    }
+
+    /// The root stands: without a verdict the canaries have to run.
+    fn on_built(&mut self) {
+        if self.cached.is_none() {
+            self.go(true);
         }
     }
 
