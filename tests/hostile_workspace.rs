@@ -10,7 +10,8 @@
 
 mod common;
 
-use common::{BOTH, Sandbox, Workspace, allow, check, deny, observe, snapshot};
+use common::{BOTH, Sandbox, Workspace, allow, check, deny, observe, root, snapshot};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::Command;
 
@@ -225,6 +226,48 @@ fn a_forged_git_file_protects_or_grants_nothing() {
     check("fs", &ws, &rows, |s| s);
     let rows = vec![observe("here:stat", 0).with(ws.at(".git"))];
     check("fs", &ws, &rows, |s| s);
+}
+
+/// Nor when the other side does, but belongs to another user, may be written by everybody, or lies where the profile
+/// lets no source come from. The plan says why.
+#[test]
+fn a_git_file_leads_to_nobody_elses_directory() {
+    let main = checkout("linked");
+    let linked = Workspace::new("linked-tree");
+    linked.file(".git", format!("gitdir: {}\n", main.at(".git/worktrees/w")));
+    main.file(".git/worktrees/w/gitdir", format!("{}\n", linked.at(".git")));
+    main.file(".git/worktrees/w/commondir", "../..\n");
+    let common = main.path().join(".git");
+    let plan = |options: &[&str]| {
+        let raw = Sandbox::new(&linked).options(options).options(["--dry-run", "--json"]).raw(["true"]);
+        let plan: serde_json::Value = serde_json::from_slice(&raw.stdout).expect("a plan");
+        let sources = plan["containment"]["sources"].as_array().unwrap();
+        let shown = sources.iter().any(|s| s["path"].as_str() == common.to_str());
+        let notes = plan["notes"].as_array().unwrap().iter().filter_map(|n| n.as_str());
+        (shown, notes.filter(|n| n.contains(".git")).collect::<String>())
+    };
+    let expect = |(shown, why): (bool, String), wanted: &str| {
+        assert!(!shown && why.contains(wanted), "{wanted}: shown {shown}, {why:?}");
+    };
+    assert_eq!(plan(&[]), (true, String::new()), "the control");
+    expect(plan(&["--profile", "strict"]), "outside what the profile grants (grants.ro)");
+    common::set_mode(&common, 0o757);
+    expect(plan(&[]), "its common directory may be written by everybody");
+    common::set_mode(&common, 0o755);
+    assert_eq!(plan(&[]), (true, String::new()), "the control");
+    if root() {
+        // Everything in it says that it is this workspace's; only its owner is another.
+        let before = std::fs::metadata(&common).unwrap().uid();
+        std::os::unix::fs::chown(&common, Some(12_345), None).unwrap();
+        expect(plan(&[]), "its common directory belongs to uid 12345, the workspace to uid");
+        std::os::unix::fs::chown(&common, Some(before), None).unwrap();
+    } else {
+        // An ordinary user has only root's at hand, and is refused before anything in it is looked at.
+        linked.file(".git", "gitdir: /usr\n");
+        expect(plan(&[]), "its git directory belongs to uid 0, the workspace to uid");
+        let run = Sandbox::new(&linked).run(["git", "status"]);
+        assert_ne!(run.exit_code(), Some(0), "{}", run.out());
+    }
 }
 
 /// `$HOME` or `/` as an implicit workspace is refused.

@@ -196,6 +196,12 @@ pub enum Policy {
     Explain(Explain),
     /// The JSON Schema of a profile file, or of another document
     Schema(Schema),
+    /// What is wrong with profiles: place, meaning and remedy of each fault
+    Lint(Lint),
+    /// Write a project's file to narrow profiles with, every key in it as a comment
+    Init(Init),
+    /// What profile B permits that profile A does not, in words
+    Diff(Diff),
 }
 
 /// `stockade policy list`.
@@ -252,6 +258,69 @@ pub struct Schema {
     pub of: Of,
 }
 
+/// `stockade policy lint`.
+#[derive(Debug, Clone, Args)]
+#[command(after_help = exit::table_of(&exit::LINT))]
+pub struct Lint {
+    /// Which profiles; a `.stockade/profile.toml` is judged as narrowing the default one [default: every profile on
+    /// the search path, and the project's file of the current directory]
+    #[arg(value_name = "NAME|PATH")]
+    pub profiles: Vec<OsString>,
+    /// Exit with 1 when a finding is at least this bad
+    #[arg(long, value_name = "SEVERITY", value_enum, default_value_t)]
+    pub deny: Deny,
+    #[command(flatten)]
+    #[expect(missing_docs, reason = "it would become a help text")]
+    pub state: State,
+    /// As JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// From which severity on a finding is refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+pub enum Deny {
+    /// What gives the host away, or makes every run fail
+    #[default]
+    Error,
+    /// Also what is probably not what was meant
+    Warning,
+    /// Everything
+    Note,
+}
+
+/// `stockade policy init`.
+#[derive(Debug, Clone, Args)]
+pub struct Init {
+    /// The project [default: the current directory]
+    #[arg(value_name = "DIR")]
+    pub dir: Option<PathBuf>,
+    /// The profile whose values the file shows
+    #[arg(long, value_name = "NAME|PATH", default_value = crate::policy::DEFAULT_PROFILE)]
+    pub profile: OsString,
+    /// Replace a file that is there
+    #[arg(long)]
+    pub force: bool,
+}
+
+/// `stockade policy diff`.
+#[derive(Debug, Clone, Args)]
+#[command(after_help = exit::table_of(&exit::DIFF))]
+pub struct Diff {
+    /// The profile to compare with: a name, a file, or a .json document of `policy show --json`
+    #[arg(value_name = "A")]
+    pub a: OsString,
+    /// The profile that is compared
+    #[arg(value_name = "B")]
+    pub b: OsString,
+    /// Narrow B before: --set limits.memory=2GiB
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub set: Vec<String>,
+    /// As JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
 /// `stockade doctor`.
 #[derive(Debug, Clone, Args)]
 pub struct Doctor {
@@ -292,24 +361,26 @@ pub fn parse(args: &[OsString]) -> Result<Cli, Stop> {
         }
         Err(error) => return Err(mistake(&error, args, exec)),
     };
-    if let Command::Exec(exec) = &cli.command {
-        for (flag, n) in [
+    let given = match &cli.command {
+        Command::Exec(exec) => vec![
             ("--ro", exec.added.ro.len()),
             ("--rw", exec.added.rw.len()),
             ("--tmpfs", exec.added.tmpfs.len()),
             ("--env", exec.added.env.len()),
             ("--set", exec.choice.set.len()),
-        ] {
-            if n > REPEATS_MAX {
-                return Err(Stop::Mistake {
-                    message: format!("{flag} is given {n} times; at most {REPEATS_MAX} are taken"),
-                    hint: "put what does not change into a profile".to_owned(),
-                    exec: true,
-                });
-            }
-        }
+        ],
+        Command::Policy(Policy::Lint(lint)) => vec![("a profile", lint.profiles.len())],
+        Command::Policy(Policy::Diff(diff)) => vec![("--set", diff.set.len())],
+        _ => Vec::new(),
+    };
+    match given.into_iter().find(|(_, n)| *n > REPEATS_MAX) {
+        None => Ok(cli),
+        Some((flag, n)) => Err(Stop::Mistake {
+            message: format!("{flag} is given {n} times; at most {REPEATS_MAX} are taken"),
+            hint: "put what does not change into a profile".to_owned(),
+            exec,
+        }),
     }
-    Ok(cli)
 }
 
 /// `exec` alone, without the definitions of its neighbours: they would cost each run a tenth of a millisecond.
@@ -318,7 +389,7 @@ pub fn parse(args: &[OsString]) -> Result<Cli, Stop> {
     name = "stockade exec",
     about = EXEC_ABOUT,
     override_usage = "stockade exec [OPTIONS] [--] COMMAND [ARG]...",
-    after_help = exit::table_of_exec()
+    after_help = exit::table_of(&exit::EXEC)
 )]
 struct ExecAlone {
     #[command(flatten)]

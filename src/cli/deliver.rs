@@ -171,19 +171,54 @@ impl ResultFile {
 
     fn write(&self, document: &[u8], unique: &str) -> Result<(), Fault> {
         let fail = |e: io::Error| fault::result(self.shown.clone(), e.to_string(), String::new());
-        let temporary = format!(".stockade-{unique}");
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let mode = Mode::from_raw_mode(0o666);
-        let file = openat(&self.dir, &temporary, flags, mode).map_err(|e| fail(e.into()))?;
-        let written = render::write_all(&file, document)
-            .and_then(|()| Ok(renameat(&self.dir, &temporary, &self.dir, &self.name)?));
-        if let Err(e) = written {
-            // What cannot be removed either is small, and is named like nothing else.
-            let _ = unlinkat(&self.dir, &temporary, AtFlags::empty());
-            return Err(fail(e));
-        }
+        replace(&self.dir, &self.name, document, &format!(".stockade-{unique}"), mode).map_err(fail)?;
         Ok(())
     }
+}
+
+/// Puts a file with `bytes` in the place of whatever `name` in `dir` is, whole or not at all; no link is followed.
+///
+/// # Errors
+/// openat(2), write(2), renameat(2).
+pub fn replace(
+    dir: &OwnedFd,
+    name: &OsStr,
+    bytes: &[u8],
+    temporary: &str,
+    mode: Mode,
+) -> io::Result<OwnedFd> {
+    let temporary = OsStr::new(temporary);
+    let file = create(dir, temporary, bytes, mode)?;
+    match renameat(dir, temporary, dir, name) {
+        Ok(()) => Ok(file),
+        Err(e) => {
+            remove(dir, temporary);
+            Err(e.into())
+        }
+    }
+}
+
+/// Makes the file `name` in `dir` with `bytes` in it, or none; what is there already stays, and is an error. The umask
+/// applies to `mode`.
+///
+/// # Errors
+/// openat(2), write(2).
+pub fn create(dir: &OwnedFd, name: &OsStr, bytes: &[u8], mode: Mode) -> io::Result<OwnedFd> {
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let file = openat(dir, name, flags, mode)?;
+    match render::write_all(&file, bytes) {
+        Ok(()) => Ok(file),
+        Err(e) => {
+            remove(dir, name);
+            Err(e)
+        }
+    }
+}
+
+/// What cannot be removed either is small.
+fn remove(dir: &OwnedFd, name: &OsStr) {
+    let _ = unlinkat(dir, name, AtFlags::empty());
 }
 
 #[cfg(test)]

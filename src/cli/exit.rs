@@ -5,6 +5,8 @@
 pub const OK: u8 = 0;
 /// `doctor`: the default profile cannot run here.
 pub const UNFIT: u8 = 1;
+/// `policy lint`: something was found. `policy diff`: something is widened.
+pub const FOUND: u8 = 1;
 /// `policy`, `doctor`: wrong arguments, or a profile, path or host that they cannot work with.
 pub const USAGE: u8 = 2;
 /// `exec`: there was no containment, or it could not be kept, or its result could not be delivered.
@@ -27,7 +29,11 @@ pub const EXEC: [(&str, &str); 7] = [
 /// Of the other commands.
 pub const OTHERS: [(&str, &str); 3] = [
     ("0", "done; also when whoever read the output did not want all of it"),
-    ("1", "`doctor`: the default profile cannot run here"),
+    (
+        "1",
+        "`doctor`: the default profile cannot run here; `policy lint`: a finding of the severity that --deny names, \
+         or worse; `policy diff`: the second permits something that the first does not",
+    ),
     ("2", "wrong arguments, or something that they name cannot be used"),
 ];
 
@@ -39,13 +45,27 @@ ignores them goes on until it ends, or its wall time does. A second signal, of w
 kind that are sent in the same moment are one to the kernel.) Once the command has ended, a signal gives up on output that \
 nobody reads; once the run is over and its result is being handed over, it ends stockade.";
 
+/// Of `policy lint`.
+pub const LINT: [(&str, &str); 3] = [
+    ("0", "nothing was found, or nothing as bad as --deny says"),
+    ("1", "a finding of that severity, or worse"),
+    ("2", "a profile cannot be read or loaded, whatever was found in the others"),
+];
+
+/// Of `policy diff`.
+pub const DIFF: [(&str, &str); 3] = [
+    ("0", "everything that B permits, A permits too"),
+    ("1", "B permits something that A does not"),
+    ("2", "one of them cannot be read or loaded"),
+];
+
 fn rows(table: &[(&str, &str)]) -> String {
     table.iter().map(|(code, meaning)| format!("  {code:<18} {meaning}\n")).collect()
 }
 
-/// For `exec --help`.
-pub fn table_of_exec() -> String {
-    format!("Exit codes:\n{}", rows(&EXEC).trim_end())
+/// For help texts.
+pub fn table_of(table: &[(&str, &str)]) -> String {
+    format!("Exit codes:\n{}", rows(table).trim_end())
 }
 
 /// `docs/exit-codes.md`.

@@ -23,7 +23,7 @@ const LOADERS: &[&str] = &[
 
 /// Variables that name code or carry authority. A profile may pass one by its own name, not by a pattern
 /// that happens to cover it.
-const SENSITIVE: &[&str] = &[
+pub(super) const SENSITIVE: &[&str] = &[
     "PATH",
     "HOME",
     "IFS",

@@ -5,9 +5,8 @@
 
 use super::outcome::ProtectedCreated;
 use crate::base::text::visible;
-use crate::base::{HostPath, OsBytes, RelPath};
+use crate::base::{HostPath, OsBytes, RelPath, name_matches};
 use crate::plan::{FsOp, Plan};
-use crate::probe::name_matches;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags, ResolveFlags};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
