@@ -380,6 +380,29 @@ fn the_callers_own_limits() {
         let raw = run(limit);
         assert_eq!((raw.code(), raw.out()), (0, "RAN\n".into()), "{limit}: {}", raw.err());
     }
+    // What is said to be needed is enough, for every command.
+    let at = common::text(ws.path());
+    for args in [
+        &["exec", "-w", &at, "--verify", "live", "--json", "--", "true"][..],
+        &["exec", "--bogus"],
+        &["policy", "explain", "--json"],
+        &["policy", "schema", "result"],
+        &["policy", "lint", "strict"],
+        &["doctor", "--json"],
+        &["--help"],
+    ] {
+        let with = |kib: &str| {
+            let mut command = std::process::Command::new("bash");
+            command.args(["-c", "ulimit -s \"$0\" && exec \"$@\"", kib]).arg(common::bin()).args(args);
+            command.env("STOCKADE_STATE", common::state_dir()).current_dir(ws.path());
+            common::bounded(command, common::PATIENCE)
+        };
+        let said = with("40").err();
+        let needed = said.split("below the ").nth(1).and_then(|rest| rest.split("KiB").next());
+        let raw = with(needed.unwrap_or_else(|| panic!("{args:?}: {said}")));
+        let died = ["stack is below", "by signal"].iter().any(|words| raw.err().contains(words));
+        assert!(raw.code() < 128 && !died, "{args:?}: {raw:?}");
+    }
     // Descriptors that run out later: the remedy is the cause's, not the step's.
     let sources = Workspace::new("own-limits-sources");
     let binds = (0..100).flat_map(|n| ["--ro".to_owned(), sources.dir(&format!("d{n}"))]);
