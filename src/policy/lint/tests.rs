@@ -184,6 +184,7 @@ fn seeds() -> Vec<(Code, Severity, String)> {
         (Code::MountRefused, Error, target("/etc/localtime")),
         (Code::MountRefused, Error, target("/home/agent")),
         (Code::MountRefused, Error, target("/var/run/x")),
+        (Code::MountRefused, Error, format!("root.dir = \"/srv\"\n{}", target("/data"))),
         (Code::MountRefused, Error, target("/bin/x")),
         (
             Code::MountRefused,
