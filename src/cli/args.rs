@@ -70,21 +70,20 @@ pub enum Verify {
     Cached,
 }
 
-/// `stockade exec`.
+/// Where the workspace and the command are inside.
 #[derive(Debug, Clone, Default, Args)]
-pub struct Exec {
-    /// Profile by NAME (user, system, built-in), or the file PATH when it has a `/` or ends in .toml
-    #[arg(long, value_name = "NAME|PATH", default_value = crate::policy::DEFAULT_PROFILE)]
-    pub profile: OsString,
-    #[command(flatten)]
-    #[expect(missing_docs, reason = "it would become a help text")]
-    pub choice: Choice,
+pub struct Place {
     /// Show the workspace at PATH inside [default: its own path]
     #[arg(long, value_name = "PATH")]
     pub at: Option<PathBuf>,
     /// Start the command in PATH inside [default: the workspace]
     #[arg(long, value_name = "PATH")]
     pub cwd: Option<PathBuf>,
+}
+
+/// What the caller adds, within the profile's grants.
+#[derive(Debug, Clone, Default, Args)]
+pub struct Added {
     /// Show host path SRC, read-only, at DST [default: its own path]. The last `:` separates; `\:` is a colon
     /// in a name
     #[arg(long, value_name = "SRC[:DST]")]
@@ -98,6 +97,11 @@ pub struct Exec {
     /// Set a variable, or pass on the caller's
     #[arg(long, value_name = "NAME[=VALUE]")]
     pub env: Vec<OsString>,
+}
+
+/// How the command runs.
+#[derive(Debug, Clone, Default, Args)]
+pub struct How {
     /// End the command after this time, such as 90s or 10m (not more than the profile's limits.wall)
     #[arg(long, value_name = "DURATION")]
     pub timeout: Option<String>,
@@ -107,6 +111,14 @@ pub struct Exec {
     /// Give the command a terminal of its own
     #[arg(long)]
     pub tty: bool,
+    /// When to try the sandbox out before the command starts
+    #[arg(long, value_name = "WHEN", value_enum, default_value_t)]
+    pub verify: Verify,
+}
+
+/// Where the result goes.
+#[derive(Debug, Clone, Default, Args)]
+pub struct Results {
     /// Print the result as one JSON document, the command's output inside
     #[arg(long)]
     pub json: bool,
@@ -119,12 +131,19 @@ pub struct Exec {
     /// Print the plan (with --json: its canonical bytes) and run nothing
     #[arg(long, conflicts_with_all = ["result_fd", "result_file"])]
     pub dry_run: bool,
-    /// When to try the sandbox out before the command starts
-    #[arg(long, value_name = "WHEN", value_enum, default_value_t)]
-    pub verify: Verify,
-    #[command(flatten)]
-    #[expect(missing_docs, reason = "it would become a help text")]
-    pub state: State,
+}
+
+/// The profile.
+#[derive(Debug, Clone, Default, Args)]
+pub struct Which {
+    /// Profile by NAME (user, system, built-in), or the file PATH when it has a `/` or ends in .toml
+    #[arg(long, value_name = "NAME|PATH", default_value = crate::policy::DEFAULT_PROFILE)]
+    pub profile: OsString,
+}
+
+/// The command, and how much is said about it.
+#[derive(Debug, Clone, Default, Args)]
+pub struct Words {
     /// Say nothing but errors
     #[arg(short, long)]
     pub quiet: bool,
@@ -135,6 +154,35 @@ pub struct Exec {
     /// The command and its arguments
     #[arg(value_name = "COMMAND", required = true, trailing_var_arg = true)]
     pub argv: Vec<OsString>,
+}
+
+/// `stockade exec`. In small groups: an unoptimised build's stack frame grows by 9KiB with each flag of a group.
+#[derive(Debug, Clone, Default, Args)]
+pub struct Exec {
+    #[command(flatten)]
+    #[expect(missing_docs, reason = "it would become a help text")]
+    pub which: Which,
+    #[command(flatten)]
+    #[expect(missing_docs, reason = "it would become a help text")]
+    pub choice: Choice,
+    #[command(flatten)]
+    #[expect(missing_docs, reason = "it would become a help text")]
+    pub place: Place,
+    #[command(flatten)]
+    #[expect(missing_docs, reason = "it would become a help text")]
+    pub added: Added,
+    #[command(flatten)]
+    #[expect(missing_docs, reason = "it would become a help text")]
+    pub how: How,
+    #[command(flatten)]
+    #[expect(missing_docs, reason = "it would become a help text")]
+    pub results: Results,
+    #[command(flatten)]
+    #[expect(missing_docs, reason = "it would become a help text")]
+    pub state: State,
+    #[command(flatten)]
+    #[expect(missing_docs, reason = "it would become a help text")]
+    pub words: Words,
 }
 
 /// `stockade policy …`.
@@ -315,10 +363,10 @@ pub fn parse(args: &[OsString]) -> Result<Cli, Stop> {
     };
     let given = match &cli.command {
         Command::Exec(exec) => vec![
-            ("--ro", exec.ro.len()),
-            ("--rw", exec.rw.len()),
-            ("--tmpfs", exec.tmpfs.len()),
-            ("--env", exec.env.len()),
+            ("--ro", exec.added.ro.len()),
+            ("--rw", exec.added.rw.len()),
+            ("--tmpfs", exec.added.tmpfs.len()),
+            ("--env", exec.added.env.len()),
             ("--set", exec.choice.set.len()),
         ],
         Command::Policy(Policy::Lint(lint)) => vec![("a profile", lint.profiles.len())],
@@ -412,11 +460,11 @@ mod tests {
 
     #[test]
     fn the_commands_own_flags_stay_its_own() {
-        assert_eq!(exec(&["--json", "ls", "--json", "-q"]).argv, args(&["ls", "--json", "-q"]));
-        assert_eq!(exec(&["--", "--weird", "--", "x"]).argv, args(&["--weird", "--", "x"]));
-        assert_eq!(exec(&["sh", "--", "x"]).argv, args(&["sh", "--", "x"]));
-        assert!(!exec(&["ls", "--json"]).json);
-        assert_eq!(exec(&["true"]).profile, "offline");
+        assert_eq!(exec(&["--json", "ls", "--json", "-q"]).words.argv, args(&["ls", "--json", "-q"]));
+        assert_eq!(exec(&["--", "--weird", "--", "x"]).words.argv, args(&["--weird", "--", "x"]));
+        assert_eq!(exec(&["sh", "--", "x"]).words.argv, args(&["sh", "--", "x"]));
+        assert!(!exec(&["ls", "--json"]).results.json);
+        assert_eq!(exec(&["true"]).which.profile, "offline");
     }
 
     #[test]
@@ -433,7 +481,7 @@ mod tests {
             odd.clone(),
         ]);
         let Command::Exec(exec) = parse(&list).unwrap().command else { panic!() };
-        assert_eq!((&exec.ro[0], &exec.env[0], &exec.argv[0]), (&odd, &odd, &odd));
+        assert_eq!((&exec.added.ro[0], &exec.added.env[0], &exec.words.argv[0]), (&odd, &odd, &odd));
         assert_eq!(exec.choice.workspace.unwrap().as_os_str(), odd);
     }
 

@@ -17,7 +17,10 @@ pub const EXEC: [(&str, &str); 7] = [
     ("the command's own", "it ran and exited"),
     ("128+N", "signal N ended it; 137 with `limit` in the result when a limit killed it"),
     ("124", "it ran into the wall-time limit"),
-    ("125", "stockade could not build or keep the containment, or deliver the result"),
+    (
+        "125",
+        "stockade could not build or keep the containment, or deliver the result or the command's output",
+    ),
     ("126", "the command was found, but cannot be executed"),
     ("127", "the command was not found"),
     ("0", "with --dry-run, --help: printed"),
@@ -33,6 +36,14 @@ pub const OTHERS: [(&str, &str); 3] = [
     ),
     ("2", "wrong arguments, or something that they name cannot be used"),
 ];
+
+/// What signals to `exec` do.
+const SIGNALS: &str = "\
+Signals to `stockade exec`: the first is passed on to the command's process group. After SIGTERM or SIGHUP the command \
+has `limits.grace`, or two seconds where that is `0s`, and is then killed. SIGINT and SIGQUIT only ask: a command that \
+ignores them goes on until it ends, or its wall time does. A second signal, of whichever kind, kills at once. (Two of one \
+kind that are sent in the same moment are one to the kernel.) Once the command has ended, a signal gives up on output that \
+nobody reads; once the run is over and its result is being handed over, it ends stockade.";
 
 /// Of `policy lint`.
 pub const LINT: [(&str, &str); 3] = [
@@ -65,7 +76,7 @@ pub fn page() -> String {
     format!(
         "# Exit codes\n\n`stockade exec`:\n\n| code | meaning |\n|---|---|\n{}\n\
          A command that exits with one of these codes itself is told apart by `outcome.kind` in the result \
-         (`--json`, `--result-fd`, `--result-file`).\n\n\
+         (`--json`, `--result-fd`, `--result-file`).\n\n{SIGNALS}\n\n\
          `stockade policy`, `stockade doctor`:\n\n| code | meaning |\n|---|---|\n{}",
         table(&EXEC),
         table(&OTHERS)

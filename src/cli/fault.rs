@@ -19,6 +19,7 @@ fn make(
     hint: Option<String>,
 ) -> Fault {
     Fault { code, boundary, stage: stage.to_owned(), object, message, hint, exit_code: exit::CONTAINMENT }
+        .with_common_remedy()
 }
 
 /// An error with all that caused it.

@@ -229,7 +229,7 @@ macro_rules! kinds {
 
 /// Texts of one key each, from a small world so that values meet.
 fn kinds() -> Vec<BoxedStrategy<String>> {
-    let size = prop::sample::select(vec!["1MiB", "64MiB", "1GiB", "none"]);
+    let size = prop::sample::select(vec!["4MiB", "64MiB", "1GiB", "none"]);
     let sizes =
         prop::sample::select(vec!["limits.output", "limits.file_size", "limits.disk", "limits.memory"]);
     let fixed = prop::sample::select(vec!["limits.locked_memory", "limits.stack", "limits.scratch"]);
@@ -257,7 +257,7 @@ fn kinds() -> Vec<BoxedStrategy<String>> {
         prop::sample::select(vec!["1s", "2h", "none"]).prop_map(|v| format!("limits.wall = \"{v}\"")),
         prop::sample::select(vec!["0s", "5s"]).prop_map(|v| format!("limits.grace = \"{v}\"")),
         prop::sample::select(vec!["64", "65536"]).prop_map(|v| format!("limits.open_files = {v}")),
-        prop::sample::select(vec!["64", "1000000"]).prop_map(|v| format!("limits.scratch_inodes = {v}")),
+        prop::sample::select(vec!["256", "1000000"]).prop_map(|v| format!("limits.scratch_inodes = {v}")),
         prop::sample::select(vec!["truncate", "kill"])
             .prop_map(|v| format!("limits.output_action = \"{v}\"")),
         prop::sample::select(vec!["none", "ro", "overlay", "rw"])

@@ -104,7 +104,8 @@ pub fn gather(
             facts.etc = host_etc(&policy.root.etc);
             if policy.root.toolchains {
                 let workspace = facts.workspace.as_ref().map(|w| w.root.real.clone());
-                facts.toolchains = toolchains::find(&request.caller_env, home, workspace.as_ref(), state_dir);
+                let found = toolchains::find(&request.caller_env, home, workspace.as_ref(), state_dir);
+                (facts.toolchains, facts.left_out) = found;
             }
         }
     }
@@ -268,7 +269,17 @@ fn of_workspace(policy: &Policy, path: &HostPath) -> Result<WorkspaceFact, Gathe
     let mut protected = workspace::matches(&mut beneath, &policy.workspace.protect)?;
     let hidden = workspace::matches(&mut beneath, &policy.workspace.hide)?;
     let guards_git = policy.workspace.protect.iter().any(|p| p.as_path().starts_with(".git"));
-    match git::of_workspace(beneath.root(), path, &out.root, guards_git) {
+    let terms = git::Terms {
+        path,
+        root: &out.root,
+        caller: rustix::process::geteuid().as_raw(),
+        sources: match policy.workspace.access {
+            Access::Rw => (&policy.grants.rw, "grants.rw"),
+            _ => (&policy.grants.ro, "grants.ro"),
+        },
+        guards: guards_git,
+    };
+    match git::of_workspace(beneath.root(), &terms) {
         git::Answer::Nothing => {}
         git::Answer::Inside(more) => protected.extend(more),
         git::Answer::Linked(fact) => out.git = Some(fact),
