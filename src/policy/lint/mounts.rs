@@ -333,13 +333,12 @@ fn taken(linter: &Linter<'_>, policy: &Policy, target: &SandboxPath) -> Option<S
     if ["/tmp", "/run", home].iter().any(is) {
         return own();
     }
-    // What another root has at its top is its own; what it lacks is made.
-    let lacks = |top: &str| match (&policy.root.dir, RelPath::new(top)) {
-        (Some(dir), Ok(top)) => look(&dir.join(&top)) == Sight::Absent,
+    // What another root has in its /etc is its own; where it has none, one is made.
+    let lacks = match (&policy.root.dir, RelPath::new("etc")) {
+        (Some(dir), Ok(etc)) => look(&dir.join(&etc)) == Sight::Absent,
         _ => true,
     };
-    let made = MADE.iter().any(is) && lacks("etc");
-    if made || (["/var/tmp", "/var/run"].iter().any(is) && lacks("var")) {
+    if MADE.iter().any(is) && lacks {
         return own();
     }
     if let Some(dir) = &policy.root.dir {
@@ -370,7 +369,7 @@ fn behind(linter: &Linter<'_>, policy: &Policy, target: &Path) -> Option<String>
         let sight = HostPath::new(name).map_or(Sight::Unknown, |path| look(&path));
         matches!(sight, Sight::There(seen) if seen.real.as_path() != Path::new(name))
     };
-    let links = TOP.into_iter().filter(is_link).chain(["/var/tmp", "/var/run"]);
+    let links = TOP.into_iter().filter(is_link);
     let mut links = links.filter(|link| policy.root.dir.is_none() && strictly_below(Path::new(link)));
     if let Some(link) = links.next() {
         return Some(format!("`{link}` is a symbolic link inside: name the directory that it leads to"));
