@@ -177,9 +177,9 @@ rules! {
     LimitsDisagree = "SL032" "limits-disagree" [Warning]
         "one limit is reached before the other can be",
         "raise the one or lower the other";
-    LimitRefused = "SL033" "limit-refused" [Error]
-        "no program can start within it: every run is refused",
-        "raise it to what the message says";
+    MaskOfNothing = "SL033" "mask-of-nothing" [Warning]
+        "a mask covers what is there: unless a workspace has it, every run is refused",
+        "leave it out, or mask something that the root has; names in a workspace belong into `workspace.hide`";
     HostNetwork = "SL034" "host-network" [Note]
         "the command reaches whatever the host reaches: services on the host's loopback, metadata services, and abstract sockets where Landlock cannot scope them",
         "use `posture = \"disabled\"` for what needs no network; `require.landlock_scope = \"require\"` closes abstract sockets";
@@ -210,9 +210,6 @@ rules! {
     OthersWrite = "SL043" "profile-writable" [Error]
         "somebody else decides what commands may do",
         "make the file and its directory your own, and writable for nobody else: chmod go-w";
-    MaskOfNothing = "SL044" "mask-of-nothing" [Warning]
-        "a mask covers what is there: unless a workspace has it, every run is refused",
-        "leave it out, or mask something that the root has; names in a workspace belong into `workspace.hide`";
 }
 
 impl Code {

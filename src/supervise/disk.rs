@@ -1,7 +1,8 @@
 //! The limit on what a command adds to the writable trees. Not exact: the file systems are asked how much they hold
-//! ten times a second, and only when that has grown by what is left of the limit are the trees' own blocks counted, so
-//! that other users of a file system end nobody's command. The overshoot is what can be written between two looks, and
-//! is recorded. What cannot be counted is a gap.
+//! ten times a second, and when that has grown by what is left of the limit the trees' own blocks are counted, so that
+//! other users of a file system end nobody's command. Others may also free what the command takes; so the blocks are
+//! counted now and then in any case, for a twentieth of the time at most. The overshoot is what can be written between
+//! two looks, and is recorded. What cannot be counted is a gap.
 
 use crate::base::text::visible;
 use crate::base::{Gap, HostPath};
@@ -10,11 +11,15 @@ use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
 
 /// Entries of all trees together, and depth of a tree, that are counted.
 const ENTRIES_MAX: usize = 1_000_000;
 const DEPTH_MAX: usize = 128;
 const BLOCK: u64 = 512;
+/// Least time from one count to the next that nothing but time asks for, and how often a count's own time it is.
+const COUNT_AGAIN: Duration = Duration::from_secs(1);
+const COUNT_SHARE: u32 = 20;
 
 /// The watched trees.
 #[derive(Debug)]
@@ -24,6 +29,8 @@ pub struct Watch {
     start: u64,
     /// Use of the file systems at which the blocks are counted next.
     look_at: u64,
+    /// When they are counted at the latest.
+    look_by: Instant,
     blind: Option<Gap>,
 }
 
@@ -56,7 +63,7 @@ impl Watch {
                 trees.push(Tree { path: source.fact.real.clone(), root, device, is_dir });
             }
         }
-        let mut watch = Self { trees, limit, start: 0, look_at: 0, blind: None };
+        let mut watch = Self { trees, limit, start: 0, look_at: 0, look_by: Instant::now(), blind: None };
         watch.start = watch.blocks();
         watch.look_at = watch.used()?.saturating_add(limit);
         Ok(watch)
@@ -65,7 +72,7 @@ impl Watch {
     /// The growth in bytes, when it is beyond the limit.
     pub fn exceeded(&mut self) -> Option<u64> {
         let now = self.used().ok()?;
-        if now < self.look_at {
+        if now < self.look_at && Instant::now() < self.look_by {
             return None;
         }
         let grown = self.blocks().saturating_sub(self.start);
@@ -97,6 +104,7 @@ impl Watch {
 
     /// Bytes allocated in the trees.
     fn blocks(&mut self) -> u64 {
+        let begun = Instant::now();
         let mut count = Count { bytes: 0, entries: 0, unseen: None };
         for tree in &self.trees {
             count.tree(tree);
@@ -106,6 +114,8 @@ impl Watch {
                 "make it readable and shallow, or use workspace.access = \"overlay\", which is exact";
             self.blind.get_or_insert(Gap { what, remedy: remedy.to_owned() });
         }
+        let ended = Instant::now();
+        self.look_by = ended + (ended - begun).saturating_mul(COUNT_SHARE).max(COUNT_AGAIN);
         count.bytes
     }
 }

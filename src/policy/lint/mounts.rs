@@ -2,7 +2,7 @@
 
 use super::places::{self, Judged, Kind, Known, Reached, Relation};
 use super::{Code, Is, Linter, Severity, Sight, Spot, some};
-use crate::base::{HostPath, SandboxPath};
+use crate::base::{HostPath, RelPath, SandboxPath};
 use crate::policy::{InsideUser, MountEntry, Policy};
 use std::path::{Path, PathBuf};
 
@@ -54,7 +54,7 @@ enum How {
 /// Names that a workspace protects or hides mean the same in a home.
 fn usual_names() -> Vec<(String, Kind, &'static str)> {
     let Some(usual) = super::reference() else { return Vec::new() };
-    let below_home = |path: &crate::base::RelPath| format!("~/{}", path.as_path().to_string_lossy());
+    let below_home = |path: &RelPath| format!("~/{}", path.as_path().to_string_lossy());
     let runs = usual.workspace.protect.iter().map(|p| (below_home(p), Kind::Runs, "a start file or hook"));
     let hidden = usual.workspace.hide.iter().map(|p| (below_home(p), Kind::Secret, "a secret"));
     runs.chain(hidden).collect()
@@ -316,43 +316,69 @@ fn refused(linter: &Linter<'_>, policy: &Policy, entry: &MountEntry) -> Option<S
     if ["/proc", "/dev", "/sys"].iter().any(|own| target.starts_with(own)) {
         return Some("/proc, /dev and /sys are the executor's own, what lies below them included".to_owned());
     }
-    let look = |path: &str| HostPath::new(path).map_or(Sight::Unknown, |path| linter.around.look.look(&path));
-    let own_root = policy.root.dir.is_some();
-    let top = |name: &&str| match look(name) {
-        Sight::There(_) => true,
-        Sight::Absent => false,
-        Sight::Unknown => TOP_ALWAYS.contains(name),
-    };
+    // A directory where a directory is asks for nothing.
+    let taken = taken(linter, policy, entry.target()).filter(|_| !matches!(entry, MountEntry::Dir { .. }));
+    taken.or_else(|| behind(linter, policy, target))
+}
+
+/// Who has the target already, before any mount of the profile's.
+fn taken(linter: &Linter<'_>, policy: &Policy, target: &SandboxPath) -> Option<String> {
+    let look = |path: &HostPath| linter.around.look.look(path);
+    let is = |path: &&str| target.as_path() == Path::new(path);
     let home = match policy.user {
         InsideUser::Agent => "/home/agent",
         InsideUser::Root => "/root",
     };
-    let taken = ["/tmp", "/run", home].into_iter();
-    let of_host =
-        TOP.into_iter().filter(top).chain(MADE).chain(["/var/tmp", "/var/run"]).filter(|_| !own_root);
-    // A directory where a directory is asks for nothing.
-    if !matches!(entry, MountEntry::Dir { .. }) && taken.chain(of_host).any(|path| target == Path::new(path))
-    {
-        return Some("the executor's root has something of its own there".to_owned());
+    let own = || Some("the executor's root has something of its own there".to_owned());
+    if ["/tmp", "/run", home].iter().any(is) {
+        return own();
     }
-    let shown =
-        policy.root.etc.iter().filter(|_| !own_root).map(|name| Path::new("/etc").join(name.as_path()));
-    let listed = |path: &PathBuf| *path == target && matches!(look(&path.to_string_lossy()), Sight::There(_));
-    if !matches!(entry, MountEntry::Dir { .. }) && shown.into_iter().any(|path| listed(&path)) {
-        return Some("`root.etc` shows the host's there".to_owned());
+    // What another root has in its /etc is its own; where it has none, one is made.
+    let lacks = match (&policy.root.dir, RelPath::new("etc")) {
+        (Some(dir), Ok(etc)) => look(&dir.join(&etc)) == Sight::Absent,
+        _ => true,
+    };
+    if MADE.iter().any(is) && lacks {
+        return own();
     }
+    if let Some(dir) = &policy.root.dir {
+        // Each of its top-level names is a mount of its own.
+        let name = target.below(&SandboxPath::root()).filter(|name| name.depth() == 1)?;
+        let there = matches!(look(&dir.join(&name)), Sight::There(_));
+        return there.then(|| format!("the root `{dir}` has something there"));
+    }
+    let there = HostPath::new(target.as_path()).map_or(Sight::Unknown, |path| look(&path));
+    if TOP.iter().any(is) {
+        return match there {
+            Sight::There(_) => own(),
+            Sight::Unknown if TOP_ALWAYS.iter().any(is) => own(),
+            _ => None,
+        };
+    }
+    let listed =
+        policy.root.etc.iter().any(|name| Path::new("/etc").join(name.as_path()) == target.as_path());
+    let shown = listed && matches!(there, Sight::There(_));
+    shown.then(|| "`root.etc` shows the host's there".to_owned())
+}
+
+/// What stands on the way to the target and is no directory.
+fn behind(linter: &Linter<'_>, policy: &Policy, target: &Path) -> Option<String> {
+    let look = |path: &HostPath| linter.around.look.look(path);
     let strictly_below = |path: &Path| target != path && target.starts_with(path);
-    let is_link =
-        |name: &&str| matches!(look(name), Sight::There(seen) if seen.real.as_path() != Path::new(name));
-    let links = TOP.into_iter().filter(is_link).chain(["/var/tmp", "/var/run"]).filter(|_| !own_root);
-    if let Some(link) = links.into_iter().find(|link| strictly_below(Path::new(link))) {
+    let is_link = |name: &&str| {
+        let sight = HostPath::new(name).map_or(Sight::Unknown, |path| look(&path));
+        matches!(sight, Sight::There(seen) if seen.real.as_path() != Path::new(name))
+    };
+    let links = TOP.into_iter().filter(is_link);
+    let mut links = links.filter(|link| policy.root.dir.is_none() && strictly_below(Path::new(link)));
+    if let Some(link) = links.next() {
         return Some(format!("`{link}` is a symbolic link inside: name the directory that it leads to"));
     }
     policy.mounts.iter().find_map(|other| {
         let kind = match other {
             MountEntry::Symlink { .. } => "a symbolic link",
             MountEntry::File { .. } => "a file",
-            MountEntry::Bind { source, .. } => match linter.around.look.look(source) {
+            MountEntry::Bind { source, .. } => match look(source) {
                 Sight::There(seen) if seen.is != Is::Dir => "not a directory",
                 _ => return None,
             },

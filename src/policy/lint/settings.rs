@@ -35,11 +35,6 @@ const NEED_ENOSYS: &[&str] = &[
     "statx",
 ];
 
-/// The least of these that the plan takes.
-const MEMORY_MIN: u64 = 4 << 20;
-const SCRATCH_MIN: u64 = 1 << 20;
-const SCRATCH_INODES_MIN: u64 = 256;
-
 pub(super) fn lint(linter: &mut Linter<'_>, policy: &Policy) {
     protections(linter, policy);
     root(linter, policy);
@@ -109,23 +104,6 @@ fn limits(linter: &mut Linter<'_>, policy: &Policy) {
         }
     }
     let memory = l.memory.and_then(|m: MemorySize| m.parts().0);
-    for (key, value, least) in
-        [("limits.memory", memory, MEMORY_MIN), ("limits.scratch", Some(l.scratch), SCRATCH_MIN)]
-    {
-        if let Some(value) = value.filter(|v| v.0 < least) {
-            let spot = linter.key(key);
-            let message = format!("`{key}` is {value}; at least {} are needed", ByteSize(least));
-            linter.report(Code::LimitRefused, spot, message);
-        }
-    }
-    if l.scratch_inodes < SCRATCH_INODES_MIN {
-        let spot = linter.key("limits.scratch_inodes");
-        let message = format!(
-            "`limits.scratch_inodes` is {}; at least {SCRATCH_INODES_MIN} are needed",
-            l.scratch_inodes
-        );
-        linter.report(Code::LimitRefused, spot, message);
-    }
     disagreements(linter, policy, memory);
     if l.output_action == OutputAction::Kill && l.output.is_none() {
         let spot = linter.nearest(&["limits.output", "limits.output_action"]);

@@ -183,7 +183,7 @@ fn seeds() -> Vec<(Code, Severity, String)> {
         (Code::MountRefused, Error, target("/etc/passwd")),
         (Code::MountRefused, Error, target("/etc/localtime")),
         (Code::MountRefused, Error, target("/home/agent")),
-        (Code::MountRefused, Error, target("/var/run/x")),
+        (Code::MountRefused, Error, format!("root.dir = \"/srv\"\n{}", target("/data"))),
         (Code::MountRefused, Error, target("/bin/x")),
         (
             Code::MountRefused,
@@ -267,9 +267,6 @@ fn seeds() -> Vec<(Code, Severity, String)> {
                 "[limits]\nmemory = \"1GiB\"\n[[mounts]]\ntype = \"tmpfs\"\n§size = \"2GiB\"\ntarget = \"/m\"",
             ),
         ),
-        (Code::LimitRefused, Error, plain("[limits]\n§memory = \"2MiB\"")),
-        (Code::LimitRefused, Error, plain("[limits]\n§scratch = \"8KiB\"")),
-        (Code::LimitRefused, Error, plain("[limits]\n§scratch_inodes = 16")),
         (Code::HostNetwork, Note, plain("[network]\nposture = \"general\"\n§share_host = true")),
         (Code::NoSockets, Warning, plain("[seccomp]\n§sets = [\"base\", \"process\"]")),
         (Code::CallRefused, Error, plain("[seccomp]\nsets = [\"...\", §\"graphics\"]")),
@@ -367,6 +364,7 @@ fn what_is_no_fault() {
     clean("[limits]\nmemory = \"1GiB\"\nwall = \"5m\"\ngrace = \"5s\"");
     clean("[grants]\nro = [\"/srv/link\", \"/srv/data\"]\nrw = []\nenv = [\"FOO_*\", \"BAR\"]");
     clean("[workspace]\naccess = \"ro\"");
+    clean("[[mounts]]\ntype = \"tmpfs\"\nsize = \"1MiB\"\ntarget = \"/var/run/x\"");
 }
 
 #[test]
@@ -450,7 +448,7 @@ fn faults_are_found_in_the_file_that_has_them() {
     };
     let found = |subject| lint(subject, &EmbeddedOnly, &around(&world)).unwrap();
     let in_project =
-        found(project("version = 1\nworkspace.hide = [\"a?\", \".git\"]\nlimits.memory = \"2MiB\"\n"));
+        found(project("version = 1\nworkspace.hide = [\"a?\", \".git\"]\nrequire.limit_cpu = \"require\"\n"));
     let places: Vec<String> =
         in_project.iter().map(|f| format!("{}:{} {}", f.file, f.at.unwrap(), f.code.rule().code)).collect();
     assert_eq!(
@@ -458,7 +456,7 @@ fn faults_are_found_in_the_file_that_has_them() {
         [
             "/w/.stockade/profile.toml:2:19 SL018",
             "/w/.stockade/profile.toml:2:25 SL017",
-            "/w/.stockade/profile.toml:3:8 SL033",
+            "/w/.stockade/profile.toml:3:9 SL022",
         ]
     );
     assert!(found(project("version = 1\n")).is_empty());
