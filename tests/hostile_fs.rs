@@ -373,12 +373,8 @@ fn the_workspace_is_read_only_where_the_profile_says_so() {
 /// Read-only reaches submounts: `--ro` of a tree with a mount inside it.
 #[test]
 fn read_only_is_recursive() {
-    if !common::needs(root(), "mounting a submount on the host needs root") {
-        return;
-    }
     let source = Workspace::new("submount");
     let inner = source.dir("inner");
-    // In a mount namespace of its own, so that nothing is mounted on the host: stockade starts inside it.
     let ws = Workspace::new("submount-ws");
     let rows = [
         deny("top:create", "EROFS").with("/data/x").beside("t"),
@@ -391,7 +387,7 @@ fn read_only_is_recursive() {
         let argv: Vec<String> = std::iter::once(ws.fixture("fs")).chain(common::arguments(&rows)).collect();
         let run = Sandbox::new(&ws)
             .inside(inside)
-            .launcher(["unshare", "-m", "--propagation", "private", "sh", "-c", &script, "sh"])
+            .launcher(common::with_mounts(&script))
             .options(["--ro", &format!("{}:/data", common::text(source.path()))])
             .run(argv);
         assert_eq!(common::mismatches(&rows, &run.cases(), inside), Vec::<String>::new());

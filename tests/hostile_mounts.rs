@@ -10,7 +10,7 @@
 
 mod common;
 
-use common::{Sandbox, Workspace, allow, check, deny, home, observe, root};
+use common::{Sandbox, Workspace, allow, check, deny, home, observe};
 
 #[test]
 fn no_mount_call_works() {
@@ -131,9 +131,6 @@ fn the_mount_table_says_what_was_planned() {
 /// A workspace below a shared mount: what is mounted on the host later does not appear, nor the other way.
 #[test]
 fn nothing_propagates() {
-    if !common::needs(root(), "mounting on the host side needs root") {
-        return;
-    }
     let ws = Workspace::new("propagate");
     let late = ws.dir("late");
     let script = format!(
@@ -143,9 +140,7 @@ fn nothing_propagates() {
     );
     let inside =
         "touch ready; for i in $(seq 1 1000); do [ -e go ] && break; sleep 0.01; done; [ -e go ] && ls late";
-    let run = Sandbox::new(&ws)
-        .launcher(["unshare", "-m", "--propagation", "private", "bash", "-c", &script, "bash"])
-        .raw(common::sh(inside));
+    let run = Sandbox::new(&ws).launcher(common::with_mounts(&script)).raw(common::sh(inside));
     assert_eq!(run.code(), 0, "{} {}", run.out(), run.err());
     assert_eq!(run.out(), "", "a later host mount is visible inside");
 }

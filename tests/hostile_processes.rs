@@ -118,9 +118,18 @@ fn init_cannot_be_harmed() {
         deny("kill_init", "EPERM").beside("kill_own_child"),
         deny("stop_init", "EPERM").beside("kill_own_child"),
         deny("pidfd_signal_by_init", "EPERM").beside("kill_own_child"),
-        // Rootless, init has the command's kernel identity, and nothing but that decides prlimit(2): a known limit, see
-        // docs/threat-model.md. The command can only end itself by it.
-        deny("prlimit_init", "EPERM").rootless("OK").beside("kill_own_child"),
+        // Rootless, init has the command's kernel identity, and nothing but that decides prlimit(2): the filter does.
+        deny("prlimit_init", "EPERM").beside("prlimit_own"),
+        deny("prlimit_child", "EPERM").outside("OK"),
+        // The scheduler's calls ask for init's capabilities as well, which the command lacks.
+        deny("nice:setpriority_host", "EPERM").with("1").beside("nice_own"),
+        deny("cpus:sched_affinity_host", "EPERM").with("1").beside("cpus_own"),
+        deny("io:ioprio_host", "EPERM").with("1").beside("io_own"),
+        allow("nice_own:setpriority_host").with("0"),
+        allow("cpus_own:sched_affinity_host").with("0"),
+        allow("io_own:ioprio_host").with("0"),
+        allow("prlimit_own"),
+        allow("prlimit_child_read"),
         allow("kill_own_child"),
     ];
     check("procs", &ws, &rows, |s| s);

@@ -24,10 +24,10 @@ use std::path::Path;
 
 /// Runs it; the exit code.
 pub fn run(exec: &Exec) -> u8 {
-    let mut about = About { captured: exec.json, ..About::default() };
+    let mut about = About { captured: exec.results.json, ..About::default() };
     // First of all: see `Delivery::open`.
     let (mut delivery, opened) = Delivery::open(exec);
-    if exec.dry_run {
+    if exec.results.dry_run {
         return match dry_run(exec) {
             Ok(code) => code,
             Err(fault) => {
@@ -37,8 +37,8 @@ pub fn run(exec: &Exec) -> u8 {
         };
     }
     let report = opened.and_then(|()| execute(exec, &mut delivery, &mut about)).unwrap_or_else(refused);
-    tell(&lines(&report, &about, exec.quiet));
-    match deliver(exec, &delivery, &report, &about) {
+    tell(&lines(&report, &about, exec.words.quiet));
+    match deliver(&delivery, &report, &about) {
         Ok(()) => report.exit_code(),
         Err(mut fault) => {
             fault.hint =
@@ -61,8 +61,8 @@ fn meant(exec: &Exec) -> Result<Ready, Fault> {
     let files = Files::of(&caller);
     let workspace = meant::workspace(exec.choice.workspace.as_deref()).map_err(|e| fault::place(&e))?;
     let project = profiles::project(&workspace)?;
-    let root = files.choose(&exec.profile)?;
-    let policy = profiles::load(&files, root, project, &exec.choice.set, exec.timeout.as_deref())?;
+    let root = files.choose(&exec.which.profile)?;
+    let policy = profiles::load(&files, root, project, &exec.choice.set, exec.how.timeout.as_deref())?;
     let request = meant::request(exec, &caller, workspace).map_err(|e| fault::flag(&e))?;
     Ok(Ready { policy, request, caller })
 }
@@ -104,7 +104,7 @@ fn launch(
     let facts = host::facts(Some(&store))?;
     let boot = Host { boot_id: &facts.boot_id, proc: Path::new("/proc") };
     let recovered = recover::recover(&state, boot).map_err(|e| fault::live(&e))?;
-    if !exec.quiet {
+    if !exec.words.quiet {
         tell(&kept(&recovered));
     }
     let planned = plan(policy, request, &facts, caller, Some(&state_real))?;
@@ -112,13 +112,18 @@ fn launch(
     delivery.check(&planned)?;
     about.own_network = planned.containment.own_network;
     let options = Options {
-        capture: exec.json,
-        tty: exec.tty,
-        verify_live: exec.verify == Verify::Live,
+        capture: exec.results.json,
+        tty: exec.how.tty,
+        verify_live: exec.how.verify == Verify::Live,
         close_stdin: false,
         mutants,
     };
-    let report = drive::execute(&planned, &facts, &state, &store, &options);
+    let mut report = drive::execute(&planned, &facts, &state, &store, &options);
+    if is_the_files(&report) {
+        // Nothing ran, and what the plan saw has changed since: another one fits, or says the same again.
+        let planned = plan(policy, request, &facts, caller, Some(&state_real))?;
+        report = drive::execute(&planned, &facts, &state, &store, &options);
+    }
     if !is_the_hosts(&report) {
         return Ok(report);
     }
@@ -130,6 +135,13 @@ fn launch(
     .unwrap_or(Ok(report))
 }
 
+/// Whether nothing ran because files moved while the executor was built.
+fn is_the_files(report: &Report) -> bool {
+    let moved = ["source_changed", "mount_point_missing", "mount_point_changed", "workspace_changed"];
+    report.leftovers.is_empty()
+        && matches!(&report.outcome, Outcome::Refused(fault) if moved.contains(&fault.code))
+}
+
 /// Whether nothing ran because the host did not do something that the facts say it does.
 fn is_the_hosts(report: &Report) -> bool {
     match &report.outcome {
@@ -137,7 +149,13 @@ fn is_the_hosts(report: &Report) -> bool {
             fault.boundary == Boundary::Sandbox
                 && !matches!(
                     fault.code,
-                    "cancelled" | "source_changed" | "source_unreachable" | "cwd_missing"
+                    "cancelled"
+                        | "source_changed"
+                        | "source_unreachable"
+                        | "mount_point_missing"
+                        | "mount_point_changed"
+                        | "workspace_changed"
+                        | "cwd_missing"
                 )
         }
         _ => false,
@@ -162,7 +180,7 @@ fn again(
 fn mutants(exec: &Exec) -> Result<Mutants, Fault> {
     use super::meant::{FlagError, FlagFault};
     let mut all = Mutants::default();
-    for name in &exec.mutant {
+    for name in &exec.words.mutant {
         if !all.add(name) {
             let flag = format!("--mutant {}", safe(name));
             return Err(fault::flag(&FlagError { flag, fault: FlagFault::Mutant }));
@@ -181,7 +199,7 @@ fn dry_run(exec: &Exec) -> Result<u8, Fault> {
     let Ready { policy, request, caller } = meant(exec)?;
     let (facts, state) = host::look(exec.state.state_dir.as_ref(), &caller)?;
     let plan = plan(&policy, &request, &facts, &caller, state.as_ref())?;
-    let bytes = if exec.json {
+    let bytes = if exec.results.json {
         let mut canonical = crate::base::canonical_json(&plan)
             .map_err(|e| fault::plan(&plan::PlanError::Encoding(e.to_string())))?;
         canonical.push(b'\n');
@@ -227,32 +245,32 @@ fn refused(fault: Fault) -> Report {
     }
 }
 
-fn deliver(exec: &Exec, delivery: &Delivery, report: &Report, about: &About) -> Result<(), Fault> {
+fn deliver(delivery: &Delivery, report: &Report, about: &About) -> Result<(), Fault> {
     let document = |bodies| {
         render::json(&Document::of(report, about, bodies), false)
             .map_err(|e| fault::result("the document".to_owned(), e.to_string(), String::new()))
     };
+    // One place that fails does not keep the document from the others.
+    let mut beside = Ok(());
     if delivery.wanted() {
         let unique =
             if report.run_id.is_empty() { std::process::id().to_string() } else { report.run_id.clone() };
-        delivery.deliver(&document(false)?, &unique)?;
+        beside = delivery.deliver(&document(false)?, &unique);
     }
-    if exec.json {
-        render::write_all(std::io::stdout(), &document(true)?)
-            .map_err(|e| fault::result("standard output".to_owned(), e.to_string(), String::new()))?;
+    let mut printed = Ok(());
+    if delivery.prints() {
+        printed = render::write_all(std::io::stdout(), &document(true)?)
+            .map_err(|e| fault::result("standard output".to_owned(), e.to_string(), String::new()));
     }
-    Ok(())
+    beside.and(printed)
 }
 
-/// How the command ended, in words.
+/// How it ended, in words.
 fn ending(report: &Report) -> String {
     match &report.outcome {
-        Outcome::Finished(end) => match (end.exit_code, end.signal) {
-            (Some(code), _) => format!("the command had exited with {code}"),
-            (_, Some(signal)) => format!("the command had been ended by signal {signal}"),
-            _ => "the command had ended".to_owned(),
-        },
+        Outcome::Finished(end) => end.to_string(),
         Outcome::Refused(_) => "nothing of the command ran".to_owned(),
+        Outcome::Broken(fault) if fault.code == "output_lost" => "the command had ended".to_owned(),
         Outcome::Broken(_) => "the command had been killed".to_owned(),
     }
 }
@@ -289,6 +307,11 @@ fn lines(report: &Report, about: &About, quiet: bool) -> String {
     }
     for left in &report.leftovers {
         let _ = writeln!(out, "stockade: left behind: {}", safe(left));
+    }
+    if report.drain == Drain::Cut {
+        out.push_str(
+            "stockade: output is incomplete: its reader did not take the rest in time, and it was dropped\n",
+        );
     }
     if quiet {
         return out;
@@ -394,6 +417,11 @@ mod tests {
         stockade: limit output reached: configured 1MiB, observed 3MiB: the rest of standard output was dropped
         ");
         assert_eq!(lines(&report, &about, true).lines().count(), 1);
+        report.drain = Drain::Cut;
+        insta::assert_snapshot!(lines(&report, &about, true), @r"
+        stockade: protected path created: .en\u{1b}vrc was moved to .stockade-q/x
+        stockade: output is incomplete: its reader did not take the rest in time, and it was dropped
+        ");
         report.limit = Some(LimitHit { name: "wall", configured: 1000, observed: 1007 });
         assert!(
             lines(&report, &about, false)

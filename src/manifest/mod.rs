@@ -14,7 +14,7 @@ pub use profile::{
     EnvDoc, GrantsDoc, IdentityDoc, LimitsDoc, MountDoc, MountKind, NetworkDoc, OrNone, ProfileDoc, RootDoc,
     SeccompDoc, WorkspaceDoc,
 };
-pub use schema::profile_schema;
+pub use schema::{described, profile_schema};
 pub use spans::{At, Spans};
 pub use words::{Access, InsideUser, OutputAction, Posture, ProtectMissing};
 

@@ -209,6 +209,19 @@ pub struct ToolchainFact {
     pub fact: PathFact,
     /// Credential files below it that exist.
     pub credentials: Vec<(RelPath, Kind)>,
+    /// It lies in what the base root shows anyway: not mounted once more.
+    pub shown: bool,
+}
+
+/// A toolchain directory that a variable names and that is not shown.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct LeftOut {
+    /// The variable.
+    pub variable: String,
+    /// What it names.
+    pub path: HostPath,
+    /// Why not.
+    pub why: String,
 }
 
 /// Facts about the paths that policy and request name.
@@ -222,8 +235,10 @@ pub struct PathFacts {
     pub etc: BTreeMap<RelPath, SystemEntry>,
     /// `/bin`, `/sbin`, `/lib`, `/lib32`, `/lib64`, `/libx32` as they are.
     pub top: BTreeMap<RelPath, SystemEntry>,
-    /// Toolchain directories outside `/usr`, most general first.
+    /// Toolchain directories: those of the base root, then the others, most general first.
     pub toolchains: Vec<ToolchainFact>,
+    /// Those that are not shown.
+    pub left_out: Vec<LeftOut>,
     /// The caller's home, when it has one.
     pub home: Option<HostPath>,
     /// The state directory.

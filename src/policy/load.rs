@@ -56,11 +56,18 @@ impl Candidate {
     }
 }
 
-struct Link {
-    origin: Origin,
+/// One file that a policy was made from.
+pub(super) struct Link {
+    pub(super) origin: Origin,
     /// The name by which it was found; tells the built-in ones apart.
-    found_as: Option<String>,
-    file: ProfileFile,
+    pub(super) found_as: Option<String>,
+    pub(super) file: ProfileFile,
+}
+
+/// A policy and the files that it was made from, the one that has the last word first.
+pub(super) struct Layers {
+    pub(super) links: Vec<Link>,
+    pub(super) policy: Policy,
 }
 
 /// The files that extend one another, the caller's first, and the policy that they stand on: that of a built-in
@@ -82,9 +89,9 @@ pub fn load(
     project: Option<Candidate>,
     sets: &[Setting],
 ) -> Result<Policy, PolicyError> {
-    let mut policy = merged(chain(root, library, shipped::policy)?)?;
+    let mut policy = merged(&chain(root, library, shipped::policy)?)?;
     if let Some(candidate) = project {
-        policy = narrow_by_project(policy, candidate)?;
+        policy = narrow_by_project(policy, candidate)?.0;
     }
     if !sets.is_empty() {
         // One by one, and looked at as a whole when all are in: two may make sense together only.
@@ -96,22 +103,40 @@ pub fn load(
     Ok(policy)
 }
 
-fn narrow_by_project(policy: Policy, candidate: Candidate) -> Result<Policy, PolicyError> {
+/// [`load`] without settings, with all files kept, those of the built-in profiles too.
+pub(super) fn layers(
+    root: Candidate,
+    library: &dyn Library,
+    project: Option<Candidate>,
+) -> Result<Layers, PolicyError> {
+    let chain = chain(root, library, |_| None)?;
+    let mut policy = merged(&chain)?;
+    let mut links = chain.links;
+    if let Some(candidate) = project {
+        let (narrowed, link) = narrow_by_project(policy, candidate)?;
+        policy = narrowed;
+        links.insert(0, link);
+    }
+    Ok(Layers { links, policy })
+}
+
+/// What a project's file may not say.
+pub(super) const NOT_FOR_PROJECTS: [&str; 5] = ["name", "extends", "grants", "root.dir", "env.set"];
+
+fn narrow_by_project(policy: Policy, candidate: Candidate) -> Result<(Policy, Link), PolicyError> {
     let Candidate { origin, bytes, .. } = candidate;
     let file = parse_profile(&bytes).map_err(|e| PolicyError::of_manifest(&origin, e))?;
-    for key in ["name", "extends", "grants", "root.dir", "env.set"] {
-        if file.spans.contains(key) {
-            return Err(PolicyError {
-                place: place(&origin, &file.spans, key),
-                key: Some(key.to_owned()),
-                fault: Box::new(Fault::NotForProjects),
-            });
-        }
+    if let Some(key) = NOT_FOR_PROJECTS.into_iter().find(|key| file.spans.contains(key)) {
+        return Err(PolicyError {
+            place: place(&origin, &file.spans, key),
+            key: Some(key.to_owned()),
+            fault: Box::new(Fault::NotForProjects),
+        });
     }
     let mut policy = narrow(policy, &Input::file(&origin, &file))?;
     check_whole(&policy, |key| place(&origin, &file.spans, key))?;
-    policy.origins.push(origin);
-    Ok(policy)
+    policy.origins.push(origin.clone());
+    Ok((policy, Link { origin, found_as: None, file }))
 }
 
 /// `base` with `input` on top, when that is within `base`.
@@ -132,9 +157,9 @@ fn place(origin: &Origin, spans: &Spans, key: &str) -> Place {
 }
 
 /// What the files of a chain make of what they stand on.
-fn merged(files: Chain) -> Result<Policy, PolicyError> {
+fn merged(files: &Chain) -> Result<Policy, PolicyError> {
     let Chain { links, base, built_in } = files;
-    let mut policy = base;
+    let mut policy = base.clone();
     for link in links.iter().rev() {
         policy = apply(policy, &Input::file(&link.origin, &link.file), Mode::Extend)?;
     }
@@ -182,7 +207,7 @@ fn chain(
 /// A built-in profile as its file and those below it say; what `shipped` keeps.
 #[cfg(test)]
 pub(super) fn from_files(name: &str) -> Policy {
-    merged(chain(Candidate::embedded(name).unwrap(), &EmbeddedOnly, |_| None).unwrap()).unwrap()
+    merged(&chain(Candidate::embedded(name).unwrap(), &EmbeddedOnly, |_| None).unwrap()).unwrap()
 }
 
 /// What the last link of `chain` extends.

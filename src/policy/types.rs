@@ -1,9 +1,10 @@
-//! The policy value itself. Plain data: made by this module's loader alone, read by `plan`.
+//! The policy value itself. Plain data: made by this module's loader alone, read by `plan`. It is read back (see
+//! [`super::resolved()`]) to be compared and for nothing else.
 
 use crate::base::{
     ByteSize, CpuShare, Digest, HostPath, MemorySize, Millis, Need, OsBytes, Protection, RelPath, SandboxPath,
 };
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 // Words that profiles and policies share; `manifest` may not depend on this module.
@@ -26,7 +27,7 @@ pub enum Origin {
 }
 
 /// One further entry of the mount table.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "type")]
 pub enum MountEntry {
     /// A host path.
@@ -112,7 +113,7 @@ impl MountEntry {
 }
 
 /// Who asked for something.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Source {
     /// The profile.
@@ -122,7 +123,8 @@ pub enum Source {
 }
 
 /// The root that the command sees.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct RootPolicy {
     /// A directory to use as the root instead of the host's `/usr` and the allowed `/etc` entries.
     pub dir: Option<HostPath>,
@@ -133,7 +135,8 @@ pub struct RootPolicy {
 }
 
 /// The workspace and what in it is guarded.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct WorkspacePolicy {
     /// How it appears.
     pub access: Access,
@@ -146,7 +149,8 @@ pub struct WorkspacePolicy {
 }
 
 /// The environment, built from nothing.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct EnvPolicy {
     /// Names (or `PREFIX*`) taken from the caller's environment.
     pub pass: Vec<String>,
@@ -155,7 +159,8 @@ pub struct EnvPolicy {
 }
 
 /// The network as the profile wants it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct NetworkPolicy {
     /// The posture.
     pub posture: Posture,
@@ -166,7 +171,8 @@ pub struct NetworkPolicy {
 }
 
 /// The system-call filter.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct SeccompPolicy {
     /// Named sets of `policies/seccomp/`.
     pub sets: Vec<String>,
@@ -175,7 +181,8 @@ pub struct SeccompPolicy {
 }
 
 /// Limits. `None` means: not limited by the profile.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Limits {
     /// Memory of the tree, swap and tmpfs pages included.
     pub memory: Option<MemorySize>,
@@ -208,7 +215,8 @@ pub struct Limits {
 }
 
 /// What the caller's own flags may add.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Grants {
     /// Host directories below which `--ro` may take sources. Empty: none.
     pub ro: Vec<HostPath>,
@@ -225,7 +233,8 @@ pub struct Grants {
 }
 
 /// A profile, complete and host-independent.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Policy {
     /// Its name.
     pub name: String,

@@ -20,9 +20,8 @@ mod workspace;
 pub use cache::{Store, StoreError};
 pub use host::ProbeError;
 pub(crate) use listing::{Seen, list, names};
-pub use paths::{GatherError, gather, plain};
+pub use paths::{GatherError, gather, look_up, plain};
 pub use remedy::apparmor_profile;
-pub(crate) use workspace::name_matches;
 
 use crate::base::Digest;
 use crate::plan::HostFacts;

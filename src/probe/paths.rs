@@ -4,9 +4,9 @@
 //! without following links.
 
 use super::listing::{Listing, list, names};
-use super::workspace::{self, Beneath, name_matches};
+use super::workspace::{self, Beneath};
 use super::{git, toolchains};
-use crate::base::{HostPath, OsBytes, RelPath};
+use crate::base::{HostPath, OsBytes, RelPath, name_matches};
 use crate::plan::{Kind, PathFact, PathFacts, PathMissing, Request, SystemEntry, WorkspaceFact};
 use crate::policy::{Access, MountEntry, Policy};
 use rustix::fs::{self, AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, Stat};
@@ -105,7 +105,8 @@ pub fn gather(
             facts.etc = host_etc(&policy.root.etc);
             if policy.root.toolchains {
                 let workspace = facts.workspace.as_ref().map(|w| w.root.real.clone());
-                facts.toolchains = toolchains::find(&request.caller_env, home, workspace.as_ref(), state_dir);
+                let found = toolchains::find(&request.caller_env, home, workspace.as_ref(), state_dir);
+                (facts.toolchains, facts.left_out) = found;
             }
         }
     }
@@ -140,7 +141,10 @@ pub(super) fn kind(mode: u32) -> Kind {
 }
 
 /// Looks a path up, links followed, without opening the object.
-pub(super) fn look_up(path: &Path) -> Result<PathFact, PathMissing> {
+///
+/// # Errors
+/// When it leads nowhere, or nowhere that the caller may look.
+pub fn look_up(path: &Path) -> Result<PathFact, PathMissing> {
     let fact = open_path(path).and_then(|(fd, real)| fact_at(&fd, real));
     fact.map_err(|e| PathMissing { errno: e.raw_os_error() })
 }
@@ -274,7 +278,17 @@ fn of_workspace(policy: &Policy, path: &HostPath) -> Result<WorkspaceFact, Gathe
     let hidden = workspace::matches(&mut beneath, &policy.workspace.hide)?;
     let guards_git = policy.workspace.protect.iter().any(|p| p.as_path().starts_with(".git"));
     let dot_git = beneath.kind(Path::new(".git"));
-    match git::of_workspace(beneath.root(), dot_git, path, &out.root, guards_git) {
+    let terms = git::Terms {
+        path,
+        root: &out.root,
+        caller: rustix::process::geteuid().as_raw(),
+        sources: match policy.workspace.access {
+            Access::Rw => (&policy.grants.rw, "grants.rw"),
+            _ => (&policy.grants.ro, "grants.ro"),
+        },
+        guards: guards_git,
+    };
+    match git::of_workspace(beneath.root(), dot_git, &terms) {
         git::Answer::Nothing => {}
         git::Answer::Inside(more) => protected.extend(more),
         git::Answer::Linked(fact) => out.git = Some(fact),

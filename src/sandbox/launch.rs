@@ -4,9 +4,9 @@
 
 use super::Mutants;
 use super::idmap;
-use super::sources::{self, Trees};
+use super::sources;
 use super::stage::init::{self, Stdio, Task};
-use super::stage::wire::{AtStep, Message, Sequence, StageFault, Step, receive, send};
+use super::stage::wire::{AtStep, DESCRIPTORS_MAX, Message, Sequence, StageFault, Step, receive, send};
 use super::verify::HostView;
 use crate::plan::{Mode, Plan};
 use crate::sys::clone::{Cloned, clone3};
@@ -25,6 +25,8 @@ pub struct Launch<'plan> {
     pub caller: (u32, u32),
     /// The command's ends of its standard descriptors.
     pub stdio: Stdio,
+    /// Whether the canaries may be asked for: they compare with what this process is.
+    pub verify: bool,
     /// Switched-off protections.
     pub mutants: Mutants,
 }
@@ -39,7 +41,6 @@ pub struct Running {
     /// The line to init.
     pub control: OwnedFd,
     sequence: Sequence,
-    trees: Option<Trees>,
     /// Our own namespaces, looked at while init works.
     own: Vec<Option<(u64, u64)>>,
 }
@@ -51,22 +52,16 @@ fn namespace_of(who: &str, name: &str) -> Option<(u64, u64)> {
     rustix::fs::stat(format!("/proc/{who}/ns/{name}")).map(|s| (s.st_dev, s.st_ino)).ok()
 }
 
-/// Opens the sources (when privileged) and clones init, into `cgroup` when given.
+/// Clones init, into `cgroup` when given. It makes its namespaces while the owner prepares the rest.
 ///
 /// # Errors
 /// A fault of the step that failed; nothing is left.
 pub fn begin(launch: Launch<'_>, cgroup: Option<BorrowedFd<'_>>) -> Result<Running, StageFault> {
-    let Launch { plan, stdio, mutants, .. } = launch;
-    let c = &plan.containment;
-    let trees = match c.mode {
-        Mode::Privileged => Some(sources::open(&c.sources)?),
-        Mode::Rootless => None,
-    };
-    let host = HostView::gather();
+    let Launch { plan, stdio, verify, mutants, .. } = launch;
+    let host = verify.then(HostView::gather);
     let (control, line) =
         rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
             .at(Step::Unshare)?;
-    // The rest of the namespaces are made by init itself, at the same time as the owner makes cgroups.
     let mut namespaces = libc::CLONE_NEWUSER as u64;
     if !mutants.off(super::Mutant::PidNamespace) {
         namespaces |= libc::CLONE_NEWPID as u64;
@@ -74,22 +69,28 @@ pub fn begin(launch: Launch<'_>, cgroup: Option<BorrowedFd<'_>>) -> Result<Runni
     match clone3(namespaces, cgroup).at(Step::Unshare)? {
         Cloned::Child => {
             drop(control);
-            init::run(Task { plan, trees, stdio, host, mutants }, &line)
+            init::run(Task { plan, stdio, host, mutants }, &line)
         }
         Cloned::Parent { pid, pidfd } => {
-            Ok(Running { pid, pidfd, control, sequence: Sequence::default(), trees, own: Vec::new() })
+            Ok(Running { pid, pidfd, control, sequence: Sequence::default(), own: Vec::new() })
         }
     }
 }
 
 impl Running {
-    /// Writes the id maps and makes the workspace trees idmapped.
+    /// Writes the id maps, opens the sources (when privileged), makes the workspace trees idmapped,
+    /// and lets init build the root.
     ///
     /// # Errors
-    /// EPERM when the range may not be mapped; EINVAL, with the index of the source, for a file system that cannot
+    /// openat(2) and open_tree(2), with the index of the source; EPERM when the range may not be mapped; EINVAL, with the index of the source, for a file system that cannot
     /// be idmapped.
-    pub fn map_ids(&mut self, launch: (&Plan, u32, (u32, u32))) -> Result<(), StageFault> {
-        let (plan, base, caller) = launch;
+    pub fn map_ids(
+        &mut self,
+        plan: &Plan,
+        base: u32,
+        caller: (u32, u32),
+        mutants: Mutants,
+    ) -> Result<(), StageFault> {
         let c = &plan.containment;
         let flags = OFlags::PATH | OFlags::CLOEXEC | OFlags::DIRECTORY;
         let proc = rustix::fs::open("/proc", flags, FileMode::empty()).at(Step::AwaitIdMaps)?;
@@ -99,7 +100,8 @@ impl Running {
         }
         let maps = idmap::outer_maps(&c.ids, c.mode, base, caller);
         idmap::write_maps(proc.as_fd(), self.pid, &maps, c.mode == Mode::Rootless).at(Step::AwaitIdMaps)?;
-        if let Some(trees) = &self.trees {
+        if c.mode == Mode::Privileged {
+            let trees = sources::open(&c.sources, mutants)?;
             let userns = idmap::user_namespace(proc.as_fd(), self.pid).at(Step::AwaitIdMaps)?;
             for (index, (source, tree)) in c.sources.iter().zip(&trees.sources).enumerate() {
                 if !source.idmap {
@@ -111,17 +113,21 @@ impl Running {
                     return Err(StageFault::new(Step::AwaitIdMaps, &e).at(index));
                 }
             }
+            let all: Vec<BorrowedFd<'_>> =
+                trees.sources.iter().chain(&trees.devices).map(AsFd::as_fd).collect();
+            for some in all.chunks(DESCRIPTORS_MAX) {
+                send(self.control.as_fd(), Message::Trees, some).at(Step::OpenSources)?;
+            }
         }
-        Ok(())
+        send(self.control.as_fd(), Message::Mapped, &[]).at(Step::AwaitIdMaps)
     }
 
-    /// Lets init enter the v1 cgroups of `tasks` and build the root.
+    /// Lets init enter the v1 cgroups of `tasks`, whose limits stand.
     ///
     /// # Errors
     /// sendmsg(2): init is gone.
-    pub fn build(&mut self, tasks: &[BorrowedFd<'_>]) -> Result<(), StageFault> {
-        self.trees = None;
-        send(self.control.as_fd(), Message::Mapped, tasks).at(Step::AwaitIdMaps)?;
+    pub fn limited(&mut self, tasks: &[BorrowedFd<'_>]) -> Result<(), StageFault> {
+        send(self.control.as_fd(), Message::Limited, tasks).at(Step::CgroupNamespace)?;
         self.own = READ_BACK.iter().map(|name| namespace_of("self", name)).collect();
         Ok(())
     }

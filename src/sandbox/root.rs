@@ -10,10 +10,12 @@ use crate::sys::mount::{Attrs, NODEV, NOEXEC, NOSUID, RDONLY, set_attrs};
 use rustix::fs::{AtFlags, CWD, Gid, Mode, OFlags, ResolveFlags, Uid};
 use rustix::io::Errno;
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags};
+use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
 
 /// Entries of procfs that show or change what an executor has no business with. Only those are masked that
 /// file permissions would show to an unprivileged user: the others are closed to everyone but the host's root,
@@ -35,7 +37,9 @@ pub struct Root<'plan> {
     plan: &'plan Containment,
     trees: Trees,
     /// The root tmpfs, attached.
-    fd: OwnedFd,
+    fd: Rc<OwnedFd>,
+    /// Directories that were made here, with nothing mounted on them: what is missing below one is made by name.
+    made: HashMap<PathBuf, Rc<OwnedFd>>,
     empty_file: OwnedFd,
     empty_dir: OwnedFd,
     agent: (Uid, Gid),
@@ -59,6 +63,11 @@ fn new_fs(kind: &str, options: &[(&str, &str)], attrs: MountAttrFlags) -> io::Re
 fn attach(tree: BorrowedFd<'_>, target: BorrowedFd<'_>) -> io::Result<()> {
     let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
     rustix::mount::move_mount(tree, c"", target, c"", flags).map_err(plain)
+}
+
+/// The last component `name` of the target is not followed when it is a link. move_mount(2).
+fn attach_at(tree: BorrowedFd<'_>, above: BorrowedFd<'_>, name: &OsStr) -> io::Result<()> {
+    rustix::mount::move_mount(tree, c"", above, name, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH).map_err(plain)
 }
 
 fn clone_tree(of: BorrowedFd<'_>, recursive: bool) -> io::Result<OwnedFd> {
@@ -111,7 +120,9 @@ impl<'plan> Root<'plan> {
             };
             let (empty_file, empty_dir) = (empty(".empty")?, empty(".void")?);
             let agent = (Uid::from_raw(plan.ids.outer_uid), Gid::from_raw(plan.ids.outer_gid));
-            Ok(Self { plan, trees, fd, empty_file, empty_dir, agent, overlays: 0, mutants })
+            let fd = Rc::new(fd);
+            let made = HashMap::from([(PathBuf::from("/"), Rc::clone(&fd))]);
+            Ok(Self { plan, trees, fd, made, empty_file, empty_dir, agent, overlays: 0, mutants })
         };
         make().at(Step::NewRoot)
     }
@@ -142,40 +153,35 @@ impl<'plan> Root<'plan> {
             FsOp::Scratch { at, mode } => {
                 let dir = self.dir(index, at.as_path(), *mode)?;
                 self.give_to_agent(&dir, *mode)?;
+                self.cover(at.as_path());
                 let tree = clone_tree(dir.as_fd(), false)?;
                 attach(tree.as_fd(), dir.as_fd())
             }
             FsOp::Tmpfs { at, size, inodes } => {
-                let dir = self.dir(index, at.as_path(), 0o755)?;
+                let target = self.target(index, at.as_path(), true)?;
                 let (size, inodes) = (size.to_string(), inodes.to_string());
                 let options = [("mode", "1777"), ("size", size.as_str()), ("nr_inodes", inodes.as_str())];
                 let attrs = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
-                attach(new_fs("tmpfs", &options, attrs)?.as_fd(), dir.as_fd())
+                target.attach(new_fs("tmpfs", &options, attrs)?.as_fd())
             }
-            FsOp::Bind { from, at, writable } => {
-                let tree = source(&self.trees, from.0)?;
-                if !*writable && !self.mutants.off(Mutant::ReadOnly) {
-                    let attrs = Attrs { set: RDONLY, ..Default::default() };
-                    set_attrs(tree.as_fd(), c"", true, attrs)?;
-                }
-                let is_dir = kind_of(&rustix::fs::fstat(tree)?) == Kind::Dir;
-                let target = if is_dir {
-                    self.dir(index, at.as_path(), 0o755)?
-                } else {
-                    self.file_target(index, at.as_path())?
-                };
-                attach(tree.as_fd(), target.as_fd())
+            FsOp::Bind { from, at, .. } => {
+                let is_dir = self.plan.sources.get(from.0 as usize).is_some_and(|s| s.fact.kind == Kind::Dir);
+                let target = self.target(index, at.as_path(), is_dir)?;
+                // Read-only, when it is, since it was opened.
+                target.attach(source(&self.trees, from.0)?.as_fd())
             }
             FsOp::Overlay { lower, at } => self.overlay(index, lower.0, at.as_path()),
             FsOp::Pin { .. } | FsOp::Protect { .. } if self.mutants.off(Mutant::Protect) => Ok(()),
             FsOp::Mask { .. } if self.mutants.off(Mutant::Hide) => Ok(()),
             FsOp::Pin { at } => {
                 let target = self.existing(at.as_path())?;
+                self.cover(at.as_path());
                 attach(clone_tree(target.as_fd(), true)?.as_fd(), target.as_fd())
             }
             FsOp::Protect { at, kind } => {
                 let target = self.existing(at.as_path())?;
                 same_kind(&target, *kind)?;
+                self.cover(at.as_path());
                 let tree = clone_tree(target.as_fd(), true)?;
                 set_attrs(tree.as_fd(), c"", true, Attrs { set: RDONLY, ..Default::default() })?;
                 attach(tree.as_fd(), target.as_fd())
@@ -186,6 +192,7 @@ impl<'plan> Root<'plan> {
                     Err(e) if *kind == Kind::Other && e.raw_os_error() == Some(libc::ENOENT) => return Ok(()),
                     other => other?,
                 };
+                self.cover(at.as_path());
                 self.mask(&target)
             }
             FsOp::Proc { at } => self.proc(index, at.as_path()),
@@ -213,9 +220,13 @@ impl<'plan> Root<'plan> {
     }
 
     fn proc(&mut self, index: usize, at: &Path) -> io::Result<()> {
-        let target = self.dir(index, at, 0o555)?;
+        let target = self.target(index, at, true)?;
         if self.plan.gaps.contains_key(&crate::base::Protection::Proc) {
             // The rung below a fresh procfs is none: the host's view of processes is never an option.
+            return Ok(());
+        }
+        if self.mutants.off(Mutant::PidNamespace) {
+            // The kernel gives no procfs of a PID namespace that this user namespace does not own.
             return Ok(());
         }
         let attrs = MountAttrFlags::MOUNT_ATTR_NOSUID
@@ -223,7 +234,7 @@ impl<'plan> Root<'plan> {
             | MountAttrFlags::MOUNT_ATTR_NOEXEC;
         let proc = new_fs("proc", &[("hidepid", "ptraceable")], attrs)
             .or_else(|_| new_fs("proc", &[("hidepid", "2")], attrs))?;
-        attach(proc.as_fd(), target.as_fd())?;
+        target.attach(proc.as_fd())?;
         if self.mutants.off(Mutant::ProcMask) {
             return Ok(());
         }
@@ -250,19 +261,13 @@ impl<'plan> Root<'plan> {
     fn dev(&mut self, index: usize, at: &Path) -> io::Result<()> {
         let dev = self.dir(index, at, 0o755)?;
         for (name, tree) in DEVICES.iter().zip(&self.trees.devices) {
-            write_file(&dev, OsStr::new(name), b"")?;
-            let flags = OFlags::PATH | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-            let target = rustix::fs::openat(&dev, *name, flags, Mode::empty())?;
-            let attrs = Attrs { set: NOSUID | NOEXEC, propagation: libc::MS_PRIVATE, ..Default::default() };
-            set_attrs(tree.as_fd(), c"", false, attrs)?;
-            attach(tree.as_fd(), target.as_fd())?;
+            empty_file(&dev, OsStr::new(name))?;
+            attach_at(tree.as_fd(), dev.as_fd(), OsStr::new(name))?;
         }
         rustix::fs::mkdirat(&dev, c"pts", Mode::from_raw_mode(0o755))?;
-        let flags = OFlags::PATH | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::DIRECTORY;
-        let pts = rustix::fs::openat(&dev, c"pts", flags, Mode::empty())?;
         let attrs = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC;
         let devpts = new_fs("devpts", &[("ptmxmode", "0666"), ("mode", "0620")], attrs)?;
-        attach(devpts.as_fd(), pts.as_fd())?;
+        attach_at(devpts.as_fd(), dev.as_fd(), OsStr::new("pts"))?;
         for (name, to) in [
             ("ptmx", "pts/ptmx"),
             ("fd", "/proc/self/fd"),
@@ -278,7 +283,7 @@ impl<'plan> Root<'plan> {
     /// A copy-on-write view of source `lower`: its layers live in the scratch tmpfs, in a directory of mode 0,
     /// and die with it. overlayfs.rst.
     fn overlay(&mut self, index: usize, lower: u32, at: &Path) -> io::Result<()> {
-        let target = self.dir(index, at, 0o755)?;
+        let target = self.target(index, at, true)?;
         let number = self.overlays;
         self.overlays += 1;
         let store = PathBuf::from(format!("/.layer{number}"));
@@ -305,7 +310,7 @@ impl<'plan> Root<'plan> {
         rustix::mount::fsconfig_create(&fs)?;
         let attrs = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
         let mounted = rustix::mount::fsmount(&fs, FsMountFlags::FSMOUNT_CLOEXEC, attrs)?;
-        attach(mounted.as_fd(), target.as_fd())?;
+        target.attach(mounted.as_fd())?;
         // The overlay holds the lower tree itself; its place goes away, and nobody looks into the layers.
         rustix::mount::unmount(layer(&lower_fd), UnmountFlags::DETACH)?;
         Ok(rustix::fs::fchmod(readable(&dir)?, Mode::empty())?)
@@ -342,59 +347,88 @@ impl<'plan> Root<'plan> {
         nearest.is_some_and(|(_, host)| host)
     }
 
+    /// Something is being mounted at `at`: what was made there is no longer what the path leads to.
+    fn cover(&mut self, at: &Path) {
+        self.made.retain(|path, _| !path.starts_with(at));
+    }
+
+    /// Makes the directory at `at` and its parents, when every one of them is (or can be made) a directory of the
+    /// root's own tmpfs with nothing mounted on it; `None` when something else is in the way.
+    fn make(&mut self, at: &Path, mode: u32) -> io::Result<Option<Rc<OwnedFd>>> {
+        if let Some(fd) = self.made.get(at) {
+            return Ok(Some(Rc::clone(fd)));
+        }
+        let (above, name) = split(at)?;
+        let Some(above) = self.make(above, 0o755)? else { return Ok(None) };
+        match rustix::fs::mkdirat(&*above, name, Mode::from_raw_mode(mode)) {
+            Ok(()) => {}
+            Err(Errno::EXIST) => return Ok(None),
+            Err(e) => return Err(e.into()),
+        }
+        let flags = OFlags::PATH | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::DIRECTORY;
+        let fd = Rc::new(rustix::fs::openat(&*above, name, flags, Mode::empty())?);
+        self.made.insert(at.to_path_buf(), Rc::clone(&fd));
+        Ok(Some(fd))
+    }
+
     /// Opens the directory at `at`, creating it and its parents in our own file systems when missing.
-    fn dir(&self, index: usize, at: &Path, mode: u32) -> io::Result<OwnedFd> {
+    fn dir(&mut self, index: usize, at: &Path, mode: u32) -> io::Result<Rc<OwnedFd>> {
+        if let Some(fd) = self.make(at, mode)? {
+            return Ok(fd);
+        }
         let flags = OFlags::PATH | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::DIRECTORY;
         match self.open(at, flags) {
             Err(Errno::NOENT) if !self.in_host_tree(index, at) => {}
-            other => return other.map_err(plain),
+            other => return other.map(Rc::new).map_err(plain),
         }
-        let names: Vec<&OsStr> = at
-            .components()
-            .filter_map(|c| if let Component::Normal(name) = c { Some(name) } else { None })
-            .collect();
-        // From the deepest parent that is there: usually the one right above.
-        let mut there = names.len().saturating_sub(1);
-        let mut parent = loop {
-            let above: PathBuf = names[..there].iter().collect();
-            match self.open(&above, flags) {
-                Err(Errno::NOENT) if there > 0 => there -= 1,
-                other => break other?,
-            }
-        };
-        let mut sofar: PathBuf = names[..there].iter().collect();
-        for (i, name) in names.iter().enumerate().skip(there) {
-            sofar.push(name);
-            let mode = if i + 1 == names.len() { mode } else { 0o755 };
-            match rustix::fs::mkdirat(&parent, *name, Mode::from_raw_mode(mode)) {
-                Ok(()) | Err(Errno::EXIST) => {}
-                Err(e) => return Err(e.into()),
-            }
-            parent = self.open(&sofar, flags)?;
+        let (above, name) = split(at)?;
+        let above = self.dir(index, above, 0o755)?;
+        match rustix::fs::mkdirat(&*above, name, Mode::from_raw_mode(mode)) {
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(e) => return Err(e.into()),
         }
-        Ok(parent)
+        self.open(at, flags).map(Rc::new).map_err(plain)
     }
 
     /// The directory that is to hold `at`, and the last component.
-    fn parent<'p>(&self, index: usize, at: &'p Path) -> io::Result<(OwnedFd, &'p OsStr)> {
-        let invalid = || io::Error::from_raw_os_error(libc::EINVAL);
-        let (parent, name) = (at.parent().ok_or_else(invalid)?, at.file_name().ok_or_else(invalid)?);
-        if self.in_host_tree(index, at) {
+    fn parent<'p>(&mut self, index: usize, at: &'p Path) -> io::Result<(Rc<OwnedFd>, &'p OsStr)> {
+        let (above, name) = split(at)?;
+        if !self.made.contains_key(above) && self.in_host_tree(index, at) {
             return Err(io::Error::from_raw_os_error(libc::EROFS));
         }
-        Ok((self.dir(index, parent, 0o755)?, name))
+        Ok((self.dir(index, above, 0o755)?, name))
     }
 
-    /// Opens the file at `at` as a mount point, creating an empty one in our own file systems when missing.
-    fn file_target(&self, index: usize, at: &Path) -> io::Result<OwnedFd> {
+    /// The mount point at `at`, a directory or a file: what is there, else an empty one in our own file systems.
+    fn target<'p>(&mut self, index: usize, at: &'p Path, is_dir: bool) -> io::Result<Target<'p>> {
+        let (above, name) = split(at)?;
+        if !self.made.contains_key(at)
+            && let Some(above) = self.make(above, 0o755)?
+        {
+            let made = if is_dir {
+                rustix::fs::mkdirat(&*above, name, Mode::from_raw_mode(0o755)).map_err(plain)
+            } else {
+                empty_file(&above, name)
+            };
+            match made {
+                Ok(()) => return Ok(Target::New(above, name)),
+                Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
+                Err(e) => return Err(e),
+            }
+        }
+        if is_dir {
+            let dir = self.dir(index, at, 0o755)?;
+            self.cover(at);
+            return Ok(Target::There(dir));
+        }
         let flags = OFlags::PATH | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         match self.open(at, flags) {
             Err(Errno::NOENT) if !self.in_host_tree(index, at) => {}
-            other => return other.map_err(plain),
+            other => return other.map(|fd| Target::There(Rc::new(fd))).map_err(plain),
         }
-        let (parent, name) = self.parent(index, at)?;
-        write_file(&parent, name, b"")?;
-        self.open(at, flags).map_err(plain)
+        let (above, name) = self.parent(index, at)?;
+        empty_file(&above, name)?;
+        Ok(Target::New(above, name))
     }
 
     /// Makes the new root this process's root, detaches the old one, and makes the root tmpfs itself
@@ -418,6 +452,29 @@ impl<'plan> Root<'plan> {
     }
 }
 
+/// Where something is mounted.
+enum Target<'p> {
+    /// By its name in a directory of our own file systems, where it has just been made.
+    New(Rc<OwnedFd>, &'p OsStr),
+    /// By a descriptor: it was there before.
+    There(Rc<OwnedFd>),
+}
+
+impl Target<'_> {
+    fn attach(&self, tree: BorrowedFd<'_>) -> io::Result<()> {
+        match self {
+            Self::New(above, name) => attach_at(tree, above.as_fd(), name),
+            Self::There(target) => attach(tree, target.as_fd()),
+        }
+    }
+}
+
+/// The path above, and the last component.
+fn split(at: &Path) -> io::Result<(&Path, &OsStr)> {
+    let invalid = || io::Error::from_raw_os_error(libc::EINVAL);
+    Ok((at.parent().ok_or_else(invalid)?, at.file_name().ok_or_else(invalid)?))
+}
+
 /// The detached tree of a source; each is attached once.
 fn source(trees: &Trees, index: u32) -> io::Result<&OwnedFd> {
     trees.sources.get(index as usize).ok_or_else(|| io::Error::from_raw_os_error(libc::EBADF))
@@ -432,6 +489,11 @@ fn same_kind(target: &OwnedFd, kind: Kind) -> io::Result<()> {
 fn readable(dir: &OwnedFd) -> io::Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     Ok(rustix::fs::openat(dir, c".", flags, Mode::empty())?)
+}
+
+fn empty_file(parent: &OwnedFd, name: &OsStr) -> io::Result<()> {
+    let mode = Mode::from_raw_mode(0o444);
+    rustix::fs::mknodat(parent, name, rustix::fs::FileType::RegularFile, mode, 0).map_err(plain)
 }
 
 fn write_file(parent: &OwnedFd, name: &OsStr, content: &[u8]) -> io::Result<()> {

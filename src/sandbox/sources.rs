@@ -5,7 +5,8 @@
 
 use crate::plan::{Kind, SourceRef};
 use crate::sandbox::stage::wire::{StageFault, Step};
-use crate::sys::mount::{Attrs, NODEV, NOSUID, RDONLY, set_attrs};
+use crate::sandbox::{Mutant, Mutants};
+use crate::sys::mount::{Attrs, NODEV, NOEXEC, NOSUID, RDONLY, set_attrs};
 use rustix::fs::{FileType, Mode, OFlags, Stat};
 use rustix::mount::OpenTreeFlags;
 use std::io;
@@ -35,17 +36,32 @@ pub struct Trees {
     pub devices: Vec<OwnedFd>,
 }
 
-/// Opens and clones every source and device.
+impl Trees {
+    /// From all of them in one row, sources first.
+    ///
+    /// # Errors
+    /// EPROTO when their number is not the expected one.
+    pub fn of(mut all: Vec<OwnedFd>, sources: usize) -> Result<Self, StageFault> {
+        if all.len() != sources + DEVICES.len() {
+            return Err(StageFault { step: Step::OpenSources, errno: libc::EPROTO, index: u32::MAX });
+        }
+        let devices = all.split_off(sources);
+        Ok(Self { sources: all, devices })
+    }
+}
+
+/// Opens and clones every source and device. A tree that the plan does not attach writable is read-only from here
+/// on, with all that is mounted below it: nothing later has to see to that.
 ///
 /// # Errors
 /// openat(2), open_tree(2), mount_setattr(2); ESTALE when a path no longer leads to the object that the plan
 /// was made for.
-pub fn open(sources: &[SourceRef]) -> Result<Trees, StageFault> {
+pub fn open(sources: &[SourceRef], mutants: Mutants) -> Result<Trees, StageFault> {
     let mut out =
         Trees { sources: Vec::with_capacity(sources.len()), devices: Vec::with_capacity(DEVICES.len()) };
     for (index, source) in sources.iter().enumerate() {
         let fault = |e: io::Error| StageFault::new(Step::OpenSources, &e).at(index);
-        let tree = clone_source(source).map_err(fault)?;
+        let tree = clone_source(source, mutants).map_err(fault)?;
         out.sources.push(tree);
     }
     for name in DEVICES {
@@ -57,12 +73,14 @@ pub fn open(sources: &[SourceRef]) -> Result<Trees, StageFault> {
         if kind_of(&stat) != Kind::Device {
             return Err(fault(rustix::io::Errno::STALE));
         }
+        let attrs = Attrs { set: NOSUID | NOEXEC, propagation: libc::MS_PRIVATE, ..Default::default() };
+        set_attrs(tree.as_fd(), c"", false, attrs).map_err(|e| StageFault::new(Step::OpenSources, &e))?;
         out.devices.push(tree);
     }
     Ok(out)
 }
 
-fn clone_source(source: &SourceRef) -> io::Result<OwnedFd> {
+fn clone_source(source: &SourceRef, mutants: Mutants) -> io::Result<OwnedFd> {
     let flags = OFlags::PATH | OFlags::CLOEXEC;
     let found = rustix::fs::open(source.path.as_path(), flags, Mode::empty())?;
     let stat = rustix::fs::fstat(&found)?;
@@ -76,7 +94,8 @@ fn clone_source(source: &SourceRef) -> io::Result<OwnedFd> {
         flags |= OpenTreeFlags::AT_RECURSIVE;
     }
     let tree = rustix::mount::open_tree(&found, c"", flags)?;
-    let set = NOSUID | NODEV | if source.writable { 0 } else { RDONLY };
+    let writable = source.writable || mutants.off(Mutant::ReadOnly);
+    let set = NOSUID | NODEV | if writable { 0 } else { RDONLY };
     let attrs = Attrs { set, propagation: libc::MS_PRIVATE, ..Default::default() };
     set_attrs(tree.as_fd(), c"", source.recursive, attrs)?;
     Ok(tree)

@@ -213,12 +213,16 @@ const LANDLOCK_PLACE: &str = "/dev/pts";
 
 fn sibling(shared: &Shared<'_>, line: RawFd) -> Result<Seen, StageFault> {
     let plan = shared.plan;
+    let host = shared.host.ok_or(StageFault { step: Step::Canary, errno: libc::EPROTO, index: u32::MAX })?;
     rustix::process::setsid().at(Step::Session)?;
     payload::join_keyring(shared)?;
     payload::second_namespace(shared)?;
+    if shared.mutants.off(Mutant::SecondNamespace) {
+        // What a canary finds open it changes: in a copy of the mounts, not in those of the command.
+        sys::clone::unshare(libc::CLONE_NEWNS as u64).at(Step::Canary)?;
+    }
     let locked = mounts_locked(shared);
-    let controls = prepare(plan, shared, locked)?;
-    let filter = payload::filter_words(shared);
+    let controls = prepare(plan, host, locked)?;
     let mut keep = vec![line];
     for fd in [&controls.abstract_listener, &controls.tcp, &controls.udp, &controls.loopback_udp]
         .into_iter()
@@ -227,14 +231,14 @@ fn sibling(shared: &Shared<'_>, line: RawFd) -> Result<Seen, StageFault> {
         keep.push(fd.as_raw_fd());
     }
     let mut before = Seen::default();
-    payload::restrict(shared, &filter, &keep, || {
+    payload::restrict(shared, &keep, || {
         before.note(Canary::Descriptors, descriptors(&keep));
         // Landlock and the namespaces are in force, the filter is not: it would answer in their place wherever a
         // profile allows no sockets at all.
         network(shared, &controls, &mut before);
     })?;
     let mut seen = before;
-    run(shared, &controls, &mut seen);
+    run(shared, host, &controls, &mut seen);
     Ok(seen)
 }
 
@@ -258,7 +262,7 @@ fn mounts_locked(shared: &Shared<'_>) -> Option<bool> {
     Some(held)
 }
 
-fn prepare(plan: &Plan, shared: &Shared<'_>, locked: Option<bool>) -> Result<Controls, StageFault> {
+fn prepare(plan: &Plan, host: &HostView, locked: Option<bool>) -> Result<Controls, StageFault> {
     let c = &plan.containment;
     // A tmpfs over a directory that no writable rule covers; only this process ever sees it.
     let own = || -> Result<bool, Errno> {
@@ -272,8 +276,7 @@ fn prepare(plan: &Plan, shared: &Shared<'_>, locked: Option<bool>) -> Result<Con
             set_attrs(tree.as_fd(), c"", false, Attrs { set: NOEXEC, ..Default::default() }).is_ok();
         Ok(create(&format!("{LANDLOCK_PLACE}/.before")).is_ok() && control)
     };
-    let landlock_writable_before =
-        if shared.mutants.off(Mutant::SecondNamespace) { false } else { own().at(Step::Canary)? };
+    let landlock_writable_before = own().at(Step::Canary)?;
     let abstract_name = format!("stockade-canary-{}", std::process::id()).into_bytes();
     let abstract_listener = || -> Result<OwnedFd, Errno> {
         let address = SocketAddrUnix::new_abstract_name(&abstract_name)?;
@@ -291,7 +294,7 @@ fn prepare(plan: &Plan, shared: &Shared<'_>, locked: Option<bool>) -> Result<Con
         tcp: if c.landlock.deny_tcp { inet(SocketType::STREAM) } else { None },
         udp: inet(SocketType::DGRAM),
         loopback_udp: inet(SocketType::DGRAM),
-        keyring_fresh: match (shared.host.session_keyring, sys::keyring::session_id()) {
+        keyring_fresh: match (host.session_keyring, sys::keyring::session_id()) {
             (Some(host), Ok(own)) => Some(host != own),
             _ => None,
         },
@@ -319,10 +322,10 @@ fn refused<T>(result: &Result<T, Errno>) -> bool {
     matches!(result, Err(Errno::ROFS | Errno::ACCESS | Errno::PERM))
 }
 
-fn run(shared: &Shared<'_>, controls: &Controls, seen: &mut Seen) {
+fn run(shared: &Shared<'_>, host: &HostView, controls: &Controls, seen: &mut Seen) {
     let c = &shared.plan.containment;
     let proc = !c.gaps.contains_key(&Protection::Proc);
-    seen.note(Canary::NamespaceIdentity, proc.then(|| namespaces_differ(c, shared.host)));
+    seen.note(Canary::NamespaceIdentity, proc.then(|| namespaces_differ(c, host)));
     seen.note(Canary::PidView, Some(rustix::process::getpid().as_raw_nonzero().get() < 64));
     seen.note(Canary::ReadOnly, Some(read_only(c)));
     seen.note(Canary::MountsLocked, controls.locked);

@@ -129,9 +129,10 @@ impl StateDir {
             None => (Self::open_or_make(path)?, false),
         };
         check_own(&dir, path, path, uid)?;
+        let top = stat("/").map_err(|errno| step("look at", Path::new("/"), errno))?;
         for above in path.ancestors().skip(1) {
             let st = stat(above).map_err(|errno| step("look at", above, errno))?;
-            check_ancestor(&st, above, path, uid)?;
+            check_ancestor(&st, above, path, [uid, 0, top.st_uid])?;
         }
         let [live, ids, cache] = SUBDIRS.map(|name| {
             let at = path.join(name);
@@ -255,11 +256,14 @@ fn check_own(dir: &OwnedFd, at: &Path, path: &Path, uid: u32) -> Result<(), Stat
     Ok(())
 }
 
-/// An ancestor belongs to root or us, and others may write to it only where the sticky bit keeps them from
-/// replacing what is not theirs. A group is let be: user-private groups are the default of many systems.
-fn check_ancestor(st: &Stat, at: &Path, path: &Path, uid: u32) -> Result<(), StateError> {
+/// An ancestor belongs to us, to root or to whoever owns `/`, and others may write to it only where the sticky bit
+/// keeps them from replacing what is not theirs. A group is let be: user-private groups are the default of many systems.
+///
+/// The owner of `/` is root, but in a user namespace without the host's root it shows as the overflow id, as every
+/// other user that is not mapped does: there the modes are all that can be judged. user_namespaces(7).
+fn check_ancestor(st: &Stat, at: &Path, path: &Path, owners: [u32; 3]) -> Result<(), StateError> {
     let refused = |why| Err(StateError::Unsafe { path: path.to_path_buf(), at: at.to_path_buf(), why });
-    if st.st_uid != uid && st.st_uid != 0 {
+    if !owners.contains(&st.st_uid) {
         return refused(Why::Owner(st.st_uid));
     }
     if st.st_mode & 0o002 != 0 && st.st_mode & 0o1000 == 0 {

@@ -237,13 +237,17 @@ fn rule(all: &[Cond]) -> Result<SeccompRule, Error> {
 }
 
 fn condition(cond: &Cond) -> Result<SeccompCondition, Error> {
-    let (argument, operator, value) = match *cond {
-        Cond::Is(argument, value) => (argument, SeccompCmpOp::Eq, value),
-        Cond::Not(argument, value) => (argument, SeccompCmpOp::Ne, value),
-        Cond::AtMost(argument, value) => (argument, SeccompCmpOp::Le, value),
-        Cond::Bits(argument, mask, value) => (argument, SeccompCmpOp::MaskedEq(u64::from(mask)), value),
+    use SeccompCmpArgLen::{Dword, Qword};
+    let (argument, length, operator, value) = match *cond {
+        Cond::Is(argument, value) => (argument, Dword, SeccompCmpOp::Eq, value),
+        Cond::Not(argument, value) => (argument, Dword, SeccompCmpOp::Ne, value),
+        Cond::AtMost(argument, value) => (argument, Dword, SeccompCmpOp::Le, value),
+        Cond::Bits(argument, mask, value) => {
+            (argument, Dword, SeccompCmpOp::MaskedEq(u64::from(mask)), value)
+        }
+        Cond::Null(argument) => (argument, Qword, SeccompCmpOp::Eq, 0),
     };
-    Ok(SeccompCondition::new(argument, SeccompCmpArgLen::Dword, operator, u64::from(value))?)
+    Ok(SeccompCondition::new(argument, length, operator, u64::from(value))?)
 }
 
 /// seccompiler's name for an architecture.

@@ -1,16 +1,17 @@
 //! Argument rules: what an allowed call may not ask for.
 //!
 //! A rule is a list of lines, read from the top like a firewall's; the first line that decides
-//! wins, and a call that reaches the end is allowed. All comparisons are on the low 32 bits,
-//! because every argument looked at here is an `int`, `unsigned int` or `umode_t` in the kernel
+//! wins, and a call that reaches the end is allowed. Comparisons are on the low 32 bits,
+//! because the arguments looked at here are `int`, `unsigned int` or `umode_t` in the kernel
 //! (or, for clone(2), cut to 32 bits by `lower_32_bits`): the high half of the register never
-//! reaches the kernel's own decision, so it must not reach ours (CVE-2019-10063).
+//! reaches the kernel's own decision, so it must not reach ours (CVE-2019-10063). Only whether a
+//! pointer is null is asked of the whole register.
 
 use libc::{EAFNOSUPPORT, EINVAL, ENOPROTOOPT, EOPNOTSUPP, EPERM};
 
 use super::SocketRule;
 
-/// A comparison of the low 32 bits of one argument.
+/// A comparison of one argument: of its low 32 bits, but for [`Cond::Null`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Cond {
     /// Argument equals value.
@@ -21,6 +22,8 @@ pub(super) enum Cond {
     AtMost(u8, u32),
     /// Argument and mask equals value.
     Bits(u8, u32, u32),
+    /// All 64 bits are zero: no pointer was given.
+    Null(u8),
 }
 
 /// Where a line sends a call.
@@ -57,7 +60,7 @@ const fn require(any: &'static [&'static [Cond]], errno: i32) -> Line {
     Line { any, hit: Step::Next, miss: Step::Errno(errno) }
 }
 
-use Cond::{AtMost, Bits, Is, Not};
+use Cond::{AtMost, Bits, Is, Not, Null};
 
 // ---- set-id modes --------------------------------------------------------------------------
 
@@ -144,6 +147,14 @@ const SECCOMP: Rule = Rule {
     why: "nested filters may tighten; a listener would hand calls to another process to answer",
 };
 
+/// `prlimit64(pid, resource, new_limit, old_limit)`. Where an ordinary user runs Stockade, the command has init's
+/// kernel identity, which is all that the kernel asks for. A filter cannot know the caller's own pid, so that number
+/// is refused as well: 0 is what setrlimit, shells and runtimes pass.
+const PRLIMIT: Rule = Rule {
+    lines: &[require(&[&[Is(0, 0)], &[Null(2)]], EPERM)],
+    why: "a program sets its own limits (pid 0); another's, init's among them, it may only read",
+};
+
 // ---- terminals -----------------------------------------------------------------------------
 
 const TIOCSTI: u32 = 0x5412;
@@ -207,8 +218,7 @@ pub(super) fn of(call: &str, network: SocketRule) -> Option<&'static Rule> {
     Some(match call {
         "chmod" | "fchmod" | "mkdir" | "creat" => &MODE_1,
         "fchmodat" | "fchmodat2" | "mkdirat" => &MODE_2,
-        // mq_open(name, oflag, mode, attr) has open's shape.
-        "open" | "mq_open" => &OPEN_1,
+        "open" => &OPEN_1,
         "openat" => &OPEN_2,
         "mknod" => &MKNOD_1,
         "mknodat" => &MKNOD_2,
@@ -216,6 +226,7 @@ pub(super) fn of(call: &str, network: SocketRule) -> Option<&'static Rule> {
         "personality" => &PERSONALITY,
         "prctl" => &PRCTL,
         "seccomp" => &SECCOMP,
+        "prlimit64" => &PRLIMIT,
         "ioctl" => &IOCTL,
         "socket" => match network {
             SocketRule::None => &UNIX_ONLY,

@@ -84,7 +84,7 @@ fn expected_of_allowed(name: &str, args: [u64; 6], network: SocketRule) -> Verdi
     match name {
         "creat" | "chmod" | "fchmod" | "mkdir" => refuse_if(is_set_id(int(1)), EPERM),
         "fchmodat" | "fchmodat2" | "mkdirat" => refuse_if(is_set_id(int(2)), EPERM),
-        "open" | "mq_open" => refuse_if(creates(int(1)) && is_set_id(int(2)), EPERM),
+        "open" => refuse_if(creates(int(1)) && is_set_id(int(2)), EPERM),
         "openat" => refuse_if(creates(int(2)) && is_set_id(int(3)), EPERM),
         "mknod" => refuse_if(is_set_id(int(1)) || is_device(int(1)), EPERM),
         "mknodat" => refuse_if(is_set_id(int(2)) || is_device(int(2)), EPERM),
@@ -106,6 +106,7 @@ fn expected_of_allowed(name: &str, args: [u64; 6], network: SocketRule) -> Verdi
             _ => EINVAL,
         },
         "seccomp" => refuse_if(int(1) & 8 != 0, EPERM),
+        "prlimit64" => refuse_if(int(0) != 0 && args[2] != 0, EPERM),
         "ioctl" => refuse_if([0x5412, 0x541c, 0x5423].contains(&int(1)), EPERM),
         "socketpair" => refuse_if(int(0) != libc::AF_UNIX as u32, EAFNOSUPPORT),
         "socket" => match (int(0) as i32, (int(1) & 0xf) as i32, int(2), network) {
@@ -168,6 +169,9 @@ fn every_argument_rule_answers_what_the_policy_says() {
     }
 }
 
+/// Arguments that are pointers: of those the high half counts.
+const POINTERS: [(&str, usize); 1] = [("prlimit64", 2)];
+
 #[test]
 fn the_high_half_of_an_argument_changes_nothing() {
     let edges = edges();
@@ -179,7 +183,10 @@ fn the_high_half_of_an_argument_changes_nothing() {
                     let mut args = [rest; 6];
                     args[index] = edge;
                     let got = ask(&program, arch, *nr, args);
-                    let low = args.map(|argument| argument & 0xffff_ffff);
+                    let mut low = args.map(|argument| argument & 0xffff_ffff);
+                    for (_, pointer) in POINTERS.iter().filter(|(call, _)| call == name) {
+                        low[*pointer] = args[*pointer];
+                    }
                     assert_eq!(got, ask(&program, arch, *nr, low), "{arch:?} {network:?} {name} {args:x?}");
                     assert_eq!(got, expected_of_allowed(name, args, network), "{arch:?} {name} {args:x?}");
                 }
@@ -205,7 +212,7 @@ fn allowed_rules(name: &str, network: SocketRule) -> Vec<SeccompRule> {
     match name {
         "creat" | "chmod" | "fchmod" | "mkdir" => any(vec![vec![clear(1, 0o6000)]]),
         "fchmodat" | "fchmodat2" | "mkdirat" => any(vec![vec![clear(2, 0o6000)]]),
-        "open" | "mq_open" => any(vec![vec![clear(1, 0o20000100)], vec![clear(2, 0o6000)]]),
+        "open" => any(vec![vec![clear(1, 0o20000100)], vec![clear(2, 0o6000)]]),
         "openat" => any(vec![vec![clear(2, 0o20000100)], vec![clear(3, 0o6000)]]),
         "mknod" => any(vec![vec![clear(1, 0o026000)]]),
         "mknodat" => any(vec![vec![clear(2, 0o026000)]]),
@@ -218,6 +225,10 @@ fn allowed_rules(name: &str, network: SocketRule) -> Vec<SeccompRule> {
             vec![dword(0, Eq, 0x4155_5856)],
         ]),
         "seccomp" => any(vec![vec![clear(1, 8)]]),
+        "prlimit64" => {
+            let null = SeccompCondition::new(2, SeccompCmpArgLen::Qword, Eq, 0).unwrap();
+            any(vec![vec![dword(0, Eq, 0)], vec![null]])
+        }
         "ioctl" => any(vec![vec![dword(1, Ne, 0x5412), dword(1, Ne, 0x541c), dword(1, Ne, 0x5423)]]),
         "socketpair" => any(vec![vec![dword(0, Eq, 1)]]),
         "socket" if network == SocketRule::None => any(vec![vec![dword(0, Eq, 1)]]),
@@ -339,9 +350,9 @@ proptest! {
         for (name, nr) in Arch::NATIVE.table() {
             let is_in = |set: &String| catalogue.set(set).unwrap().calls().any(|call| call == *name);
             let is_wanted = extra.contains(name) || sets.iter().any(is_in);
-            // AF_UNIX in the first argument, harmless in every other place: no rule objects.
+            // AF_UNIX in the first argument, harmless in every other place: only these two rules object.
             let is_allowed = ask(&program, Arch::NATIVE, *nr, [1, 1, 1, 1, 1, 1]) == ALLOW;
-            let objects = ["personality"].contains(name);
+            let objects = ["personality", "prlimit64"].contains(name);
             prop_assert_eq!(is_allowed, is_wanted && !objects, "{}", name);
         }
     }
@@ -448,7 +459,7 @@ fn key_row_146_and_surface_rows_149_to_159() {
     let enosys = [
         "io_uring_setup io_uring_enter io_uring_register clone3 openat2",
         "memfd_secret remap_file_pages io_setup io_destroy io_submit io_cancel io_getevents io_pgetevents",
-        "lookup_dcookie statmount listmount",
+        "lookup_dcookie statmount listmount mq_open mq_unlink mq_timedsend mq_timedreceive mq_notify mq_getsetattr",
     ];
     for (groups, answer) in [(&eperm[..], EPERM), (&enosys[..], ENOSYS)] {
         for call in groups.iter().flat_map(|group| group.split(' ')) {
@@ -507,7 +518,7 @@ fn set_id_row_179() {
             assert_eq!(ask_name(SocketRule::Inet, call, &args), ALLOW, "{call} {mode:o}");
         }
     }
-    for (call, flags) in [("open", 1), ("openat", 2), ("mq_open", 1)] {
+    for (call, flags) in [("open", 1), ("openat", 2)] {
         let mut args = [0; 6];
         for mode in modes {
             args[flags + 1] = mode;
@@ -553,6 +564,19 @@ fn prctl_and_nested_filters() {
     assert_eq!([seccomp(8), seccomp(9), seccomp(0x28), seccomp(8 | 1 << 32)], [EPERM; 4]);
 }
 
+#[test]
+fn limits_of_others_are_only_read() {
+    let prlimit =
+        |pid: u64, new: u64| ask_name(SocketRule::Inet, "prlimit64", &[pid, 7, new, 0x7fff_0000_1000]);
+    for new in [0, 1, 0x7fff_0000_0000, 1 << 32, 0xffff_ffff, u64::MAX] {
+        assert_eq!(prlimit(0, new), ALLOW, "{new:x}");
+        assert_eq!(prlimit(1 << 32, new), ALLOW, "the kernel's pid is an int: {new:x}");
+        for pid in [1, 2, 4_194_304, 0xffff_ffff, u64::MAX, 1 | 1 << 32] {
+            assert_eq!(prlimit(pid, new), if new == 0 { ALLOW } else { EPERM }, "{pid:x} {new:x}");
+        }
+    }
+}
+
 // ---- what toolchains need -------------------------------------------------------------------
 
 #[test]
@@ -566,7 +590,7 @@ fn calls_that_toolchains_make_are_allowed() {
         "getrandom prlimit64 sysinfo uname getcpu sched_getaffinity sched_setaffinity get_mempolicy mbind",
         "setuid setgid setresuid setgroups capget capset landlock_create_ruleset landlock_restrict_self",
         "bind listen accept4 connect sendmsg recvmsg sendto recvfrom getsockopt sendmmsg recvmmsg",
-        "shmget shmat semop mq_timedsend flock fallocate renameat2 linkat symlinkat utimensat getxattr",
+        "shmget shmat semop msgsnd flock fallocate renameat2 linkat symlinkat utimensat getxattr",
         "cachestat process_madvise close_range faccessat2 clock_nanosleep restart_syscall setpriority",
     ];
     for call in calls.iter().flat_map(|group| group.split(' ')) {
@@ -609,7 +633,7 @@ fn calls_that_no_file_mentions_are_these() {
 #[test]
 fn the_default_program_is_short_and_shallow() {
     for arch in ARCHES {
-        for (network, instructions_max) in [(SocketRule::None, 140), (SocketRule::Inet, 160)] {
+        for (network, instructions_max) in [(SocketRule::None, 150), (SocketRule::Inet, 170)] {
             let program = defaults(arch, network);
             let steps = |nr: u32| {
                 let call = Call { nr, arch: arch.audit(), args: [0; 6] };
@@ -712,9 +736,9 @@ fn the_summary_counts_what_the_program_does() {
         let table = Arch::NATIVE.table().iter();
         table.filter(|(_, nr)| ask(&program, Arch::NATIVE, *nr, [1; 6]) == wanted).count()
     };
-    // personality(1) is the one allowed call that objects to ones everywhere.
-    assert_eq!(summary.allowed, answers(ALLOW) + 1);
-    assert_eq!(summary.eperm.len(), answers(EPERM) - 1);
+    // personality(1) and setting the limits of process 1 are the allowed calls that object to ones everywhere.
+    assert_eq!(summary.allowed, answers(ALLOW) + 2);
+    assert_eq!(summary.eperm.len(), answers(EPERM) - 2);
     assert!(summary.argument_checked.iter().any(|checked| checked.call == "openat"));
     assert!(summary.enosys.iter().any(|call| call == "clone3"));
     let json = serde_json::to_value(&summary).unwrap();

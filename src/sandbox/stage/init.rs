@@ -3,8 +3,8 @@
 //! started; then it only reaps. Holds nothing of the caller's: blank environment, a closed list of descriptors,
 //! not dumpable. Dies with the owner: by signal and by the end of the control socket.
 
-use super::payload;
 use super::wire::{AtStep, Message, StageFault, Step, receive, send};
+use super::{network, payload};
 use crate::plan::{FsOp, Mode, Plan};
 use crate::sandbox::root::{self, Root};
 use crate::sandbox::sources::{self, Trees};
@@ -37,12 +37,10 @@ pub enum Stdio {
 pub struct Task<'plan> {
     /// What to do.
     pub plan: &'plan Plan,
-    /// Detached trees, when the owner opened them.
-    pub trees: Option<Trees>,
     /// For the command.
     pub stdio: Stdio,
-    /// Namespaces of the owner, to compare with.
-    pub host: verify::HostView,
+    /// Namespaces of the owner, to compare with; without it there are no canaries.
+    pub host: Option<verify::HostView>,
     /// Switched-off protections.
     pub mutants: Mutants,
 }
@@ -57,42 +55,48 @@ pub fn run(task: Task<'_>, control: &OwnedFd) -> ! {
 }
 
 fn stages(task: Task<'_>, control: &OwnedFd) -> Result<(), StageFault> {
-    let Task { plan, trees, stdio, host, mutants } = task;
+    let Task { plan, stdio, host, mutants } = task;
     let c = &plan.containment;
-    keep_only(control, trees.as_ref(), &stdio)?;
+    if !mutants.off(Mutant::CloseRange) {
+        keep_only(control, &stdio)?;
+    }
     die_with_owner()?;
     sys::signals::reset().at(Step::CloseDescriptors)?;
+    let network = if c.own_network && !mutants.off(Mutant::NetworkNamespace) {
+        Some(network::begin(c.loopback)?)
+    } else {
+        None
+    };
     let mut namespaces = libc::CLONE_NEWNS | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;
-    if c.own_network && !mutants.off(Mutant::NetworkNamespace) {
-        namespaces |= libc::CLONE_NEWNET;
-    }
     if c.time_namespace {
         namespaces |= libc::CLONE_NEWTIME;
     }
     sys::clone::unshare(namespaces as u64).at(Step::Unshare)?;
-    say(control, Message::Hello, Step::AwaitIdMaps)?;
-    enter_cgroups(control)?;
-    sys::clone::unshare(libc::CLONE_NEWCGROUP as u64).at(Step::CgroupNamespace)?;
-    become_init(plan, mutants)?;
-    die_with_owner()?;
+    // What needs no identity is done while the owner still prepares it.
     sys::memory::wipe_start_block();
     rustix::process::umask(FileMode::empty());
+    rustix::system::sethostname(c.hostname.as_bytes()).at(Step::HostName)?;
+    root::make_private()?;
+    let prepared = payload::Prepared::of(plan)?;
+    let trees = await_owner(control)?;
+    become_init(plan, mutants)?;
+    die_with_owner()?;
 
     let directory = OFlags::PATH | OFlags::CLOEXEC | OFlags::DIRECTORY;
     let host_proc = rustix::fs::open("/proc", directory, FileMode::empty()).at(Step::OpenSources)?;
     let own_proc = rustix::fs::open("/proc/self", directory, FileMode::empty()).at(Step::OpenSources)?;
-    root::make_private()?;
-    let trees = match trees {
-        Some(trees) => trees,
-        None => caps::without_file_override(|| sources::open(&c.sources))?,
+    let trees = match c.mode {
+        Mode::Privileged => Trees::of(trees, c.sources.len())?,
+        Mode::Rootless => caps::without_file_override(|| sources::open(&c.sources, mutants))?,
     };
     let mut root = Root::new(c, trees, mutants)?;
     root.build()?;
     root.enter()?;
-    rustix::system::sethostname(c.hostname.as_bytes()).at(Step::HostName)?;
-    if c.own_network && c.loopback {
-        loopback().at(Step::Loopback)?;
+    if let Some(network) = network {
+        network.join()?;
     }
+    enter_cgroups(control)?;
+    say(control, Message::Entered, Step::CgroupNamespace)?;
     let rules = if mutants.off(Mutant::Landlock) { None } else { landlock::build(&c.landlock)? };
     let terminal = match &stdio {
         Stdio::Terminal => Some(open_terminal(plan).at(Step::Terminal)?),
@@ -101,24 +105,14 @@ fn stages(task: Task<'_>, control: &OwnedFd) -> Result<(), StageFault> {
     rlimits::apply(&c.limits)?;
     say(control, Message::Built, Step::AwaitGo)?;
 
-    let shared = payload::Shared { plan, rules: rules.as_ref(), host_proc: &host_proc, host: &host, mutants };
-    let verify = match hear(control, Step::AwaitGo)? {
-        Message::Go { verify } => verify,
-        _ => return Err(StageFault { step: Step::AwaitGo, errno: libc::EPROTO, index: u32::MAX }),
+    let shared = payload::Shared {
+        plan,
+        prepared: &prepared,
+        rules: rules.as_ref(),
+        host_proc: &host_proc,
+        host: host.as_ref(),
+        mutants,
     };
-    if verify {
-        let seen = verify::in_sibling(&shared)?;
-        say(control, Message::Canaries { held: seen.held, ran: seen.ran }, Step::Canary)?;
-        // The owner decides; it says nothing when the verdict is not good enough, and the line ends.
-        match hear(control, Step::AwaitGo)? {
-            Message::Go { verify: false } => {}
-            _ => return Err(StageFault { step: Step::AwaitGo, errno: libc::EPROTO, index: u32::MAX }),
-        }
-    }
-    if let Some((master, _)) = &terminal {
-        send(control.as_fd(), Message::Terminal, &[master.as_fd()]).at(Step::Terminal)?;
-    }
-    let signals = child_signals().at(Step::Fork)?;
     let io = match (&stdio, &terminal) {
         (_, Some((_, slave))) => payload::Io::Terminal(slave),
         (Stdio::Pipes(pipes), None) => payload::Io::Pipes(pipes),
@@ -126,22 +120,37 @@ fn stages(task: Task<'_>, control: &OwnedFd) -> Result<(), StageFault> {
             return Err(StageFault { step: Step::Terminal, errno: libc::EBADF, index: 0 });
         }
     };
-    let started = payload::start(&shared, io)?;
+    let protocol = StageFault { step: Step::AwaitGo, errno: libc::EPROTO, index: u32::MAX };
+    if host.is_some() {
+        if hear(control, Step::AwaitGo)? != (Message::Go { verify: true }) {
+            return Err(protocol);
+        }
+        let seen = verify::in_sibling(&shared)?;
+        say(control, Message::Canaries { held: seen.held, ran: seen.ran }, Step::Canary)?;
+    }
+    let signals = child_signals().at(Step::Fork)?;
+    // It goes as far as the restrictions while the owner decides; that says nothing when the verdict is not good
+    // enough, and the line ends.
+    let waiting = payload::start(&shared, io)?;
+    let watch = MaskWatch::new(plan, own_proc).at(Step::MaskLost)?;
+    if hear(control, Step::AwaitGo)? != (Message::Go { verify: false }) {
+        return Err(protocol);
+    }
+    if let Some((master, _)) = &terminal {
+        send(control.as_fd(), Message::Terminal, &[master.as_fd()]).at(Step::Terminal)?;
+    }
+    let started = waiting.release()?;
     drop(terminal);
     drop(stdio);
     drop(rules);
     drop(host_proc);
-    let watch = MaskWatch::new(plan, own_proc).at(Step::MaskLost)?;
     serve(control, &signals, started, watch)
 }
 
 /// Closes everything but what this stage was given. A clone does not exec, so close-on-exec does nothing for it:
 /// the lines of other executors, and whatever the owner holds, end here.
-fn keep_only(control: &OwnedFd, trees: Option<&Trees>, stdio: &Stdio) -> Result<(), StageFault> {
+fn keep_only(control: &OwnedFd, stdio: &Stdio) -> Result<(), StageFault> {
     let mut keep = vec![control.as_raw_fd()];
-    if let Some(trees) = trees {
-        keep.extend(trees.sources.iter().chain(&trees.devices).map(AsRawFd::as_raw_fd));
-    }
     if let Stdio::Pipes(pipes) = stdio {
         keep.extend(pipes.iter().map(AsRawFd::as_raw_fd));
     }
@@ -169,19 +178,37 @@ fn hear(control: &OwnedFd, step: Step) -> Result<Message, StageFault> {
     }
 }
 
-/// Waits for the id maps, and enters the v1 cgroups whose `tasks` files come with them: writing `0` from the
-/// process itself is what is fast. The owner confirms the membership before anything of the command runs.
+/// Takes the trees that the owner opened, and waits for the id maps.
+fn await_owner(control: &OwnedFd) -> Result<Vec<OwnedFd>, StageFault> {
+    let mut trees = Vec::new();
+    loop {
+        match receive(control).at(Step::AwaitIdMaps)? {
+            Some((Message::Trees, more)) => trees.extend(more),
+            Some((Message::Mapped, _)) => return Ok(trees),
+            Some(_) => {
+                return Err(StageFault { step: Step::AwaitIdMaps, errno: libc::EPROTO, index: u32::MAX });
+            }
+            None => sys::clone::exit_now(125),
+        }
+    }
+}
+
+/// Enters the v1 cgroups by their `tasks` files, and hides all above them: writing `0` from the process itself is
+/// what is fast. What was built before is ours and small; the owner confirms the membership before anything of the
+/// command runs.
 fn enter_cgroups(control: &OwnedFd) -> Result<(), StageFault> {
-    match receive(control).at(Step::AwaitIdMaps)? {
-        Some((Message::Mapped, tasks)) => {
+    match receive(control).at(Step::CgroupNamespace)? {
+        Some((Message::Limited, tasks)) => {
             for file in &tasks {
                 rustix::io::write(file, b"0").at(Step::CgroupNamespace)?;
             }
-            Ok(())
         }
-        Some(_) => Err(StageFault { step: Step::AwaitIdMaps, errno: libc::EPROTO, index: u32::MAX }),
+        Some(_) => {
+            return Err(StageFault { step: Step::CgroupNamespace, errno: libc::EPROTO, index: u32::MAX });
+        }
         None => sys::clone::exit_now(125),
     }
+    sys::clone::unshare(libc::CLONE_NEWCGROUP as u64).at(Step::CgroupNamespace)
 }
 
 /// Takes init's own identity in the outer namespace, keeping its capabilities there, and hides its memory.
@@ -201,12 +228,6 @@ fn become_init(plan: &Plan, mutants: Mutants) -> Result<(), StageFault> {
         return rustix::process::set_dumpable_behavior(DumpableBehavior::Dumpable).at(Step::Conceal);
     }
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable).at(Step::Conceal)
-}
-
-fn loopback() -> io::Result<()> {
-    use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
-    let socket = socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
-    sys::link::loopback_up(socket.as_fd())
 }
 
 /// Master and slave of a terminal in the executor's devpts, the slave owned by the command's identity.

@@ -8,5 +8,6 @@
 //! ```
 
 pub mod init;
+pub mod network;
 pub mod payload;
 pub mod wire;

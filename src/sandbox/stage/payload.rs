@@ -15,19 +15,20 @@ use rustix::thread::{Gid, Uid};
 use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
-use std::os::unix::ffi::OsStrExt;
 
 /// What both processes are made from.
 #[derive(Clone, Copy)]
 pub struct Shared<'a> {
     /// The plan.
     pub plan: &'a Plan,
+    /// What was laid out beforehand.
+    pub prepared: &'a Prepared,
     /// The Landlock rule set.
     pub rules: Option<&'a OwnedFd>,
     /// A procfs with this process in it.
     pub host_proc: &'a OwnedFd,
-    /// The owner's namespaces and keyring.
-    pub host: &'a verify::HostView,
+    /// What the owner is, for the canaries to compare with.
+    pub host: Option<&'a verify::HostView>,
     /// Switched-off protections.
     pub mutants: Mutants,
 }
@@ -50,16 +51,38 @@ pub struct Started {
     pub line: OwnedFd,
 }
 
+/// A process that will become the command when it is let.
+#[derive(Debug)]
+pub struct Waiting {
+    started: Started,
+    gate: OwnedFd,
+}
+
+impl Waiting {
+    /// Lets it go on.
+    ///
+    /// # Errors
+    /// write(2). A process that has failed already is not an error: its line says so.
+    pub fn release(self) -> Result<Started, StageFault> {
+        match rustix::io::write(&self.gate, &[1]) {
+            Ok(_) | Err(rustix::io::Errno::PIPE) => Ok(self.started),
+            Err(e) => Err(StageFault::new(Step::Fork, &e.into())),
+        }
+    }
+}
+
 /// Clones the process that becomes the command.
 ///
 /// # Errors
 /// pipe2(2), clone3(2).
-pub fn start(shared: &Shared<'_>, io: Io<'_>) -> Result<Started, StageFault> {
+pub fn start(shared: &Shared<'_>, io: Io<'_>) -> Result<Waiting, StageFault> {
     let (line, fault_line) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).at(Step::Fork)?;
+    let (wait, gate) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).at(Step::Fork)?;
     match sys::clone::clone3(0, None).at(Step::Fork)? {
-        Cloned::Parent { pid, .. } => Ok(Started { pid, line }),
+        Cloned::Parent { pid, .. } => Ok(Waiting { started: Started { pid, line }, gate }),
         Cloned::Child => {
-            let fault = become_command(shared, io, fault_line.as_raw_fd());
+            drop(gate);
+            let fault = become_command(shared, io, &wait, fault_line.as_raw_fd());
             // The reader tells this from an execution; when it is gone, so is everything.
             let _ = rustix::io::write(&fault_line, &fault.encode());
             sys::clone::exit_now(125)
@@ -82,20 +105,33 @@ pub fn read_line(line: &OwnedFd) -> Option<StageFault> {
 }
 
 /// Everything from the fork to execve; returns only what went wrong.
-fn become_command(shared: &Shared<'_>, io: Io<'_>, fault_line: RawFd) -> StageFault {
+fn become_command(shared: &Shared<'_>, io: Io<'_>, wait: &OwnedFd, fault_line: RawFd) -> StageFault {
     let go = || -> Result<std::convert::Infallible, StageFault> {
         own_session(shared, io)?;
         second_namespace(shared)?;
         place_stdio(io)?;
-        let program = Program::find(shared.plan)?;
-        let filter = filter_words(shared);
-        restrict(shared, &filter, &[fault_line], || ())?;
+        let found = shared.prepared.found();
+        await_release(wait)?;
+        restrict(shared, &[fault_line], || ())?;
         self_check(shared)?;
-        Err(program.execute())
+        Err(shared.prepared.execute(&found))
     };
     match go() {
         Ok(never) => match never {},
         Err(fault) => fault,
+    }
+}
+
+/// Nothing of the command runs before the owner has judged what it knows of this executor.
+fn await_release(wait: &OwnedFd) -> Result<(), StageFault> {
+    loop {
+        match rustix::io::read(wait, &mut [0u8; 1]) {
+            Ok(1) => return Ok(()),
+            // init has ended, and this process does with it.
+            Ok(_) => sys::clone::exit_now(125),
+            Err(rustix::io::Errno::INTR) => {}
+            Err(e) => return Err(StageFault::new(Step::AwaitGo, &e.into())),
+        }
     }
 }
 
@@ -131,10 +167,10 @@ pub fn second_namespace(shared: &Shared<'_>) -> Result<(), StageFault> {
     // A change of identity makes a process undumpable, and an undumpable one may not open its own maps. This
     // process has held nothing but the plan since it was cloned from init, and execve replaces its memory.
     rustix::process::set_dumpable_behavior(DumpableBehavior::Dumpable).at(Step::CommandIds)?;
-    let mut namespaces = libc::CLONE_NEWUSER;
-    if !shared.mutants.off(Mutant::SecondNamespace) {
-        namespaces |= libc::CLONE_NEWNS;
+    if shared.mutants.off(Mutant::SecondNamespace) {
+        return Ok(());
     }
+    let namespaces = libc::CLONE_NEWUSER | libc::CLONE_NEWNS;
     sys::clone::unshare(namespaces as u64).at(Step::SecondNamespace)?;
     let put = |name: &str, text: String| -> io::Result<()> {
         let flags = OFlags::WRONLY | OFlags::CLOEXEC;
@@ -163,22 +199,11 @@ fn high(fd: &OwnedFd) -> Result<OwnedFd, StageFault> {
     rustix::io::fcntl_dupfd_cloexec(fd, 10).at(Step::Stdio)
 }
 
-/// The filter's instructions in the kernel's form.
-pub fn filter_words(shared: &Shared<'_>) -> Vec<Insn> {
-    let words = shared.plan.containment.seccomp.program.words();
-    words.iter().map(|w| Insn { code: w.code, jt: w.jt, jf: w.jf, k: w.k }).collect()
-}
-
 /// The restrictions, in the one order in which each still works. `before_filter` runs last before the filter.
 ///
 /// # Errors
 /// The step that the kernel refused.
-pub fn restrict(
-    shared: &Shared<'_>,
-    filter: &[Insn],
-    keep: &[RawFd],
-    before_filter: impl FnOnce(),
-) -> Result<(), StageFault> {
+pub fn restrict(shared: &Shared<'_>, keep: &[RawFd], before_filter: impl FnOnce()) -> Result<(), StageFault> {
     let plan = shared.plan;
     let off = |m| shared.mutants.off(m);
     if !off(Mutant::Capabilities) {
@@ -204,7 +229,7 @@ pub fn restrict(
     if off(Mutant::Seccomp) || plan.containment.gaps.contains_key(&crate::base::Protection::Seccomp) {
         return Ok(());
     }
-    sys::seccomp::install(filter).at(Step::SeccompInstall)
+    sys::seccomp::install(&shared.prepared.filter).at(Step::SeccompInstall)
 }
 
 /// The three questions that a restricted process can still ask about itself. A wrong answer is a fault.
@@ -227,54 +252,51 @@ fn self_check(shared: &Shared<'_>) -> Result<(), StageFault> {
     Ok(())
 }
 
-/// The program, laid out before the restriction.
-struct Program {
+/// What both processes need in the kernel's form; made by init while it waits for its owner.
+pub struct Prepared {
+    /// The filter's instructions.
+    filter: Vec<Insn>,
     image: Image,
-    /// Candidates in search order, and whether something lies there.
-    candidates: Vec<(CString, bool)>,
+    /// Candidates for the program, in search order.
+    candidates: Vec<CString>,
 }
 
-impl Program {
-    fn find(plan: &Plan) -> Result<Self, StageFault> {
+impl Prepared {
+    /// Lays it out.
+    ///
+    /// # Errors
+    /// EINVAL for a NUL in an argument, a variable or a path.
+    pub fn of(plan: &Plan) -> Result<Self, StageFault> {
         let nul = |_| StageFault { step: Step::Execute, errno: libc::EINVAL, index: 0 };
+        let words = plan.containment.seccomp.program.words();
+        let filter = words.iter().map(|w| Insn { code: w.code, jt: w.jt, jf: w.jf, k: w.k }).collect();
         let command = &plan.command;
         let argv = command.argv.iter().map(|a| a.as_bytes());
-        let env = command.env.iter().map(|(name, value)| {
-            let mut out = Vec::with_capacity(name.as_bytes().len() + value.as_bytes().len() + 1);
-            out.extend_from_slice(name.as_bytes());
-            out.push(b'=');
-            out.extend_from_slice(value.as_bytes());
-            out
-        });
+        let env = command.env.iter().map(|(name, value)| [name.as_bytes(), b"=", value.as_bytes()].concat());
         let image = Image::new(argv, env).map_err(nul)?;
         let name = command.argv.first().map_or(&b""[..], |a| a.as_bytes());
-        let mut candidates = Vec::new();
-        if name.contains(&b'/') {
-            let path = if name.starts_with(b"/") {
-                name.to_vec()
-            } else {
-                [command.cwd.as_bytes(), b"/", name].concat()
-            };
-            candidates.push(path);
+        let candidates = if name.starts_with(b"/") {
+            vec![name.to_vec()]
+        } else if name.contains(&b'/') {
+            vec![[command.cwd.as_bytes(), b"/", name].concat()]
         } else {
-            candidates.extend(command.path.iter().map(|dir| [dir.as_bytes(), b"/", name].concat()));
-        }
-        let candidates = candidates
-            .into_iter()
-            .map(|path| {
-                let found =
-                    rustix::fs::stat(std::path::Path::new(std::ffi::OsStr::from_bytes(&path))).is_ok();
-                Ok((CString::new(path).map_err(nul)?, found))
-            })
-            .collect::<Result<_, _>>()?;
-        Ok(Self { image, candidates })
+            command.path.iter().map(|dir| [dir.as_bytes(), b"/", name].concat()).collect()
+        };
+        let candidates =
+            candidates.into_iter().map(|path| CString::new(path).map_err(nul)).collect::<Result<_, _>>()?;
+        Ok(Self { filter, image, candidates })
+    }
+
+    /// At which of the candidates something lies.
+    fn found(&self) -> Vec<bool> {
+        self.candidates.iter().map(|path| rustix::fs::stat(path.as_c_str()).is_ok()).collect()
     }
 
     /// execve(2) of the first candidate that is there, as a shell searches: one that may not be executed does not
     /// end the search, but is reported when no other is found. Index 1 says that something lies at the path.
-    fn execute(&self) -> StageFault {
+    fn execute(&self, found: &[bool]) -> StageFault {
         let mut fault = StageFault { step: Step::Execute, errno: libc::ENOENT, index: 0 };
-        for (path, found) in &self.candidates {
+        for (path, found) in self.candidates.iter().zip(found) {
             let errno = self.image.execve(path).raw_os_error().unwrap_or(libc::ENOENT);
             match errno {
                 libc::ENOENT | libc::ENOTDIR if !found => {}

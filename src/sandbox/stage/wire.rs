@@ -22,20 +22,21 @@ pub enum Step {
     CloseDescriptors = 1,
     DieWithOwner,
     Unshare,
-    AwaitIdMaps,
-    CgroupNamespace,
-    BecomeInit,
-    OpenSources,
+    HostName,
     PrivateMounts,
+    AwaitIdMaps,
+    BecomeInit,
+    Conceal,
+    OpenSources,
     NewRoot,
     MountTable,
     EnterRoot,
     ReadOnlyRoot,
-    HostName,
+    Network,
     Loopback,
-    Rlimits,
+    CgroupNamespace,
     LandlockRules,
-    Conceal,
+    Rlimits,
     AwaitGo,
     Fork,
     Session,
@@ -72,7 +73,7 @@ impl Step {
             Self::DieWithOwner => "tying the executor's life to its owner",
             Self::Unshare => "making namespaces",
             Self::AwaitIdMaps => "waiting for the id maps",
-            Self::CgroupNamespace => "making the cgroup namespace",
+            Self::CgroupNamespace => "entering the cgroups",
             Self::BecomeInit => "taking init's identity",
             Self::OpenSources => "opening the mount sources",
             Self::PrivateMounts => "cutting mount propagation",
@@ -81,6 +82,7 @@ impl Step {
             Self::EnterRoot => "entering the new root",
             Self::ReadOnlyRoot => "making the root read-only",
             Self::HostName => "setting the host name",
+            Self::Network => "making the network namespace",
             Self::Loopback => "bringing up loopback",
             Self::Rlimits => "setting resource limits",
             Self::LandlockRules => "making the Landlock rules",
@@ -112,20 +114,21 @@ const ALL: [Step; Step::LAST as usize] = [
     Step::CloseDescriptors,
     Step::DieWithOwner,
     Step::Unshare,
-    Step::AwaitIdMaps,
-    Step::CgroupNamespace,
-    Step::BecomeInit,
-    Step::OpenSources,
+    Step::HostName,
     Step::PrivateMounts,
+    Step::AwaitIdMaps,
+    Step::BecomeInit,
+    Step::Conceal,
+    Step::OpenSources,
     Step::NewRoot,
     Step::MountTable,
     Step::EnterRoot,
     Step::ReadOnlyRoot,
-    Step::HostName,
+    Step::Network,
     Step::Loopback,
-    Step::Rlimits,
+    Step::CgroupNamespace,
     Step::LandlockRules,
-    Step::Conceal,
+    Step::Rlimits,
     Step::AwaitGo,
     Step::Fork,
     Step::Session,
@@ -209,13 +212,17 @@ impl<T, E: Into<io::Error>> AtStep<T> for Result<T, E> {
 /// A message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Message {
-    /// init → owner: alive, in its namespaces, waiting for its id maps.
-    Hello,
-    /// owner → init: the id maps are in place; the `tasks` files of v1 cgroups come along, to be entered.
+    /// owner → init: some of the detached trees, in the order of the plan's sources and then the devices.
+    Trees,
+    /// owner → init: the id maps are in place, and all trees were sent.
     Mapped,
+    /// owner → init: the limits stand; the `tasks` files of v1 cgroups come along, to be entered.
+    Limited,
+    /// init → owner: in all its namespaces and cgroups, with its own identity.
+    Entered,
     /// init → owner: the root stands.
     Built,
-    /// owner → init: go on; run the canaries first or not.
+    /// owner → init: go on, once the root stands; run the canaries first or not.
     Go {
         /// Whether the canaries run.
         verify: bool,
@@ -247,12 +254,14 @@ pub enum Message {
     },
     /// init → owner: nothing more will come.
     Fault(StageFault),
+    /// The maker of the network namespace → init: it comes along.
+    Network,
 }
 
 impl Message {
     fn tag(self) -> u8 {
         match self {
-            Self::Hello => 1,
+            Self::Entered => 1,
             Self::Mapped => 2,
             Self::Built => 3,
             Self::Go { .. } => 4,
@@ -262,6 +271,9 @@ impl Message {
             Self::Signal { .. } => 8,
             Self::Ended { .. } => 9,
             Self::Fault(_) => 10,
+            Self::Trees => 11,
+            Self::Network => 12,
+            Self::Limited => 13,
         }
     }
 
@@ -276,7 +288,14 @@ impl Message {
             Self::Signal { number } => (number, 0, 0),
             Self::Ended { status, cpu_us, max_rss_kib } => (status, cpu_us, max_rss_kib),
             Self::Fault(fault) => (0, u64::from_le_bytes(fault.encode()), 0),
-            Self::Hello | Self::Mapped | Self::Built | Self::Terminal | Self::Started => (0, 0, 0),
+            Self::Entered
+            | Self::Mapped
+            | Self::Built
+            | Self::Terminal
+            | Self::Started
+            | Self::Trees
+            | Self::Network
+            | Self::Limited => (0, 0, 0),
         };
         out[4..8].copy_from_slice(&word.to_le_bytes());
         out[8..16].copy_from_slice(&a.to_le_bytes());
@@ -295,7 +314,7 @@ impl Message {
         let word = i32::from_le_bytes([raw[4], raw[5], raw[6], raw[7]]);
         let (a, b) = (u64::from_le_bytes(part(8)), u64::from_le_bytes(part(16)));
         let message = match raw[1] {
-            1 => Self::Hello,
+            1 => Self::Entered,
             2 => Self::Mapped,
             3 => Self::Built,
             4 => Self::Go { verify: word == 1 },
@@ -305,6 +324,9 @@ impl Message {
             8 => Self::Signal { number: word },
             9 => Self::Ended { status: word, cpu_us: a, max_rss_kib: b },
             10 => Self::Fault(StageFault::decode(part(8))?),
+            11 => Self::Trees,
+            12 => Self::Network,
+            13 => Self::Limited,
             _ => return None,
         };
         (message.encode() == *raw).then_some(message)
@@ -327,14 +349,19 @@ impl Sequence {
         const ENDED: u8 = 9;
         let tag = message.tag();
         let allowed = match message {
-            Message::Hello => self.last == 0,
+            Message::Entered => self.last == 0,
             Message::Built => self.last == 1,
             Message::Canaries { .. } => self.last == 3,
             Message::Terminal => matches!(self.last, 3 | 5),
             Message::Started => matches!(self.last, 3 | 5 | 6),
             Message::Ended { .. } => self.last == 7,
             Message::Fault(_) => self.last < ENDED,
-            Message::Mapped | Message::Go { .. } | Message::Signal { .. } => false,
+            Message::Trees
+            | Message::Mapped
+            | Message::Go { .. }
+            | Message::Signal { .. }
+            | Message::Network
+            | Message::Limited => false,
         };
         if !allowed {
             return Err(message);
@@ -345,7 +372,7 @@ impl Sequence {
 }
 
 /// Most descriptors that come with a message.
-pub const DESCRIPTORS_MAX: usize = 8;
+pub const DESCRIPTORS_MAX: usize = 64;
 
 /// Sends a message, with descriptors when given (at most [`DESCRIPTORS_MAX`]).
 ///
@@ -419,8 +446,8 @@ mod tests {
         let canaries = Message::Canaries { held: 1, ran: 1 };
         let ended = Message::Ended { status: 0, cpu_us: 1, max_rss_kib: 1 };
         for order in [
-            vec![Message::Hello, Message::Built, Message::Started, ended],
-            vec![Message::Hello, Message::Built, canaries, Message::Terminal, Message::Started, ended],
+            vec![Message::Entered, Message::Built, Message::Started, ended],
+            vec![Message::Entered, Message::Built, canaries, Message::Terminal, Message::Started, ended],
         ] {
             let mut seq = Sequence::default();
             for m in order {
@@ -433,8 +460,8 @@ mod tests {
     fn early_late_and_repeated_messages_are_refused() {
         let mut seq = Sequence::default();
         assert!(seq.accept(Message::Built).is_err());
-        assert!(seq.accept(Message::Hello).is_ok());
-        assert!(seq.accept(Message::Hello).is_err());
+        assert!(seq.accept(Message::Entered).is_ok());
+        assert!(seq.accept(Message::Entered).is_err());
         assert!(seq.accept(Message::Started).is_err());
         assert!(seq.accept(Message::Go { verify: true }).is_err());
         let fault = Message::Fault(StageFault { step: Step::Unshare, errno: 1, index: 0 });
