@@ -9,6 +9,7 @@ use crate::policy::{
     Access, InsideUser, MEMORY_MIN, MountEntry, Policy, Posture, ProtectMissing, tmpfs_size,
 };
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
@@ -462,26 +463,29 @@ fn at(path: &str) -> SandboxPath {
     SandboxPath::new(path).unwrap_or_else(|_| SandboxPath::root())
 }
 
+/// The order of the table: what holds others before them.
+fn key(at: SandboxPath) -> (usize, SandboxPath) {
+    (at.depth(), at)
+}
+
 fn below(base: &SandboxPath, rel: &RelPath) -> SandboxPath {
     base.join(rel)
 }
 
 impl Table {
     fn put(&mut self, op: FsOp) -> Result<(), PlanError> {
-        let target = op.at().clone();
-        let key = (target.depth(), target.clone());
-        if target == SandboxPath::root() {
-            return Err(PlanError::ReservedTarget(target));
+        let key = key(op.at().clone());
+        if key.0 == 0 {
+            return Err(PlanError::ReservedTarget(key.1));
         }
-        match self.ops.get(&key) {
+        match self.ops.entry(key) {
+            Entry::Vacant(place) => drop(place.insert(op)),
             // A plain directory is only a place; anything may be mounted there.
-            Some(FsOp::Dir { .. }) | None => {
-                self.ops.insert(key, op);
-                Ok(())
-            }
-            Some(_) if matches!(op, FsOp::Dir { .. }) => Ok(()),
-            Some(_) => Err(PlanError::DuplicateTarget(target)),
+            Entry::Occupied(mut place) if matches!(place.get(), FsOp::Dir { .. }) => drop(place.insert(op)),
+            Entry::Occupied(_) if matches!(op, FsOp::Dir { .. }) => {}
+            Entry::Occupied(place) => return Err(PlanError::DuplicateTarget(place.key().1.clone())),
         }
+        Ok(())
     }
 
     fn source(&mut self, path: &HostPath, fact: &PathFact, writable: bool, idmap: bool) -> SourceIx {
@@ -561,7 +565,7 @@ impl Table {
             }
             for (name, content) in identity_files(policy) {
                 let target = at(&format!("/etc/{name}"));
-                if !self.ops.contains_key(&(target.depth(), target.clone())) {
+                if !self.ops.contains_key(&key(target.clone())) {
                     self.put(FsOp::File { at: target, content: content.into() })?;
                 }
             }
@@ -779,9 +783,8 @@ impl Table {
         while let Some(dir) = up.filter(|d| !d.as_os_str().is_empty()) {
             if let Ok(rel) = RelPath::new(dir) {
                 let pin = below(base, &rel);
-                let key = (pin.depth(), pin.clone());
                 // A parent that is itself held or hidden is already a mount point.
-                self.ops.entry(key).or_insert(FsOp::Pin { at: pin });
+                self.ops.entry(key(pin.clone())).or_insert(FsOp::Pin { at: pin });
             }
             up = dir.parent();
         }
@@ -808,8 +811,7 @@ impl Table {
                         return Err(PlanError::ProtectedLink(place));
                     }
                     self.pin_ancestors(target, rel);
-                    let key = (place.depth(), place.clone());
-                    self.ops.insert(key, FsOp::Protect { at: place, kind: *kind });
+                    self.ops.insert(key(place.clone()), FsOp::Protect { at: place, kind: *kind });
                 }
             }
         }
@@ -834,8 +836,7 @@ impl Table {
         for (base, rel) in masks {
             self.pin_ancestors(&base, &rel);
             let mask = below(&base, &rel);
-            let key = (mask.depth(), mask.clone());
-            self.ops.insert(key, FsOp::Mask { at: mask, kind: Kind::Dir });
+            self.ops.insert(key(mask.clone()), FsOp::Mask { at: mask, kind: Kind::Dir });
         }
         Ok(())
     }
@@ -946,7 +947,7 @@ fn command(
     let home = home(policy.user);
     let path = search_path(policy, request, paths);
     let mut env: BTreeMap<OsBytes, OsBytes> = BTreeMap::new();
-    for (name, value) in &request.caller_env {
+    for (name, value) in request.caller_env.iter() {
         if policy.env.pass.iter().any(|p| name_matches(p, name.as_bytes())) {
             env.insert(name.clone(), value.clone());
         }

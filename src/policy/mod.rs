@@ -18,6 +18,7 @@ mod merge;
 mod order;
 mod resolved;
 mod setting;
+mod shipped;
 #[cfg(test)]
 mod tests;
 mod types;

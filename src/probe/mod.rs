@@ -7,6 +7,7 @@ mod cgroups;
 pub mod doctor;
 mod git;
 pub mod host;
+mod listing;
 pub mod paths;
 mod proc;
 mod remedy;
@@ -18,7 +19,8 @@ mod workspace;
 
 pub use cache::{Store, StoreError};
 pub use host::ProbeError;
-pub use paths::{GatherError, gather, look_up};
+pub(crate) use listing::{Seen, list, names};
+pub use paths::{GatherError, gather, look_up, plain};
 pub use remedy::apparmor_profile;
 
 use crate::base::Digest;
