@@ -7,6 +7,7 @@ mod cgroups;
 pub mod doctor;
 mod git;
 pub mod host;
+mod never;
 pub mod paths;
 mod proc;
 mod remedy;
