@@ -53,8 +53,17 @@ pub fn look(flag: Option<&PathBuf>, caller: &Caller) -> Result<(HostFacts, Optio
     let path = state_path(flag, caller).ok();
     let opened = path.as_deref().filter(|p| p.is_dir()).and_then(|p| open(p).ok());
     let facts = facts(opened.as_ref().map(|(_, store, _)| store))?;
-    let real = opened.map(|(.., real)| real).or_else(|| HostPath::new(path?).ok());
+    let real = opened.map(|(.., real)| real).or_else(|| HostPath::new(would_be(&path?)).ok());
     Ok((facts, real))
+}
+
+/// Where `path` will really lie once it is made: what is there of it, links resolved, and the rest.
+fn would_be(path: &Path) -> PathBuf {
+    let there = path.ancestors().find_map(|above| Some((above, std::fs::canonicalize(above).ok()?)));
+    match there {
+        Some((above, real)) => path.strip_prefix(above).map_or(real.clone(), |rest| real.join(rest)),
+        None => path.to_path_buf(),
+    }
 }
 
 /// The facts, from the cache when it has them.

@@ -24,7 +24,7 @@ mod tests;
 mod types;
 
 pub use calls::{CallSet, Calls, RefusedCall};
-pub use check::{MEMORY_MIN, tmpfs_size};
+pub use check::{MEMORY_MIN, reserved, tmpfs_size};
 pub use diff::{Change, Difference, Direction, Group, diff};
 pub use draft::project_draft;
 pub use embedded::{

@@ -8,6 +8,7 @@ pub mod doctor;
 mod git;
 pub mod host;
 mod listing;
+mod never;
 pub mod paths;
 mod proc;
 mod remedy;

@@ -5,8 +5,8 @@
 
 use super::listing::{Listing, list, names};
 use super::workspace::{self, Beneath};
-use super::{git, toolchains};
-use crate::base::{HostPath, OsBytes, RelPath, name_matches};
+use super::{ProbeError, git, never, proc, toolchains};
+use crate::base::{HostPath, OsBytes, RelPath, SandboxPath, name_matches};
 use crate::plan::{Kind, PathFact, PathFacts, PathMissing, Request, SystemEntry, WorkspaceFact};
 use crate::policy::{Access, MountEntry, Policy};
 use rustix::fs::{self, AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, Stat};
@@ -67,6 +67,9 @@ pub enum GatherError {
     /// The patterns match too much.
     #[error("the patterns of the profile match more than {ENTRIES_MAX} paths in the workspace")]
     TooManyMatches,
+    /// The mount table of this process cannot be read: the same directory may have other names.
+    #[error("the mount table cannot be read")]
+    Mounts(#[source] ProbeError),
     /// The other root holds too much at its top level, or cannot be listed.
     #[error("the root directory {dir} cannot be listed, or has more than {TOP_NAMES_MAX} names")]
     Root {
@@ -85,13 +88,23 @@ pub fn gather(
     home: Option<&HostPath>,
     state_dir: Option<&HostPath>,
 ) -> Result<PathFacts, GatherError> {
-    let mut facts = PathFacts { home: home.cloned(), state_dir: state_dir.cloned(), ..PathFacts::default() };
+    let mounts = proc::mounts(Path::new("/proc")).map_err(GatherError::Mounts)?;
+    let mut facts = PathFacts {
+        home: home.cloned(),
+        state_dir: state_dir.cloned(),
+        never: never::places(&mounts, state_dir),
+        ..PathFacts::default()
+    };
     for path in named(policy, request) {
         facts.sources.entry(path).or_insert_with_key(|path| look_up(path.as_path()));
     }
     if let Some(path) = request.workspace.as_ref().filter(|_| policy.workspace.access != Access::None) {
-        facts.workspace = Some(of_workspace(policy, path)?);
+        facts.grants = grants(policy, request, &facts);
+        facts.workspace = Some(of_workspace(policy, path, &facts.grants)?);
+    } else {
+        facts.grants = grants(policy, request, &facts);
     }
+    facts.unmasked = unmasked(policy, request);
     match request.root.as_ref().or(policy.root.dir.as_ref()) {
         Some(dir) => {
             if let Some(Ok(fact)) = facts.sources.get(dir)
@@ -111,6 +124,96 @@ pub fn gather(
         }
     }
     Ok(facts)
+}
+
+/// Where the directories of `[grants]` lead that links on the way move elsewhere.
+fn grants(policy: &Policy, request: &Request, facts: &PathFacts) -> BTreeMap<HostPath, HostPath> {
+    let mut changeable: Vec<HostPath> = facts.home.iter().chain(&request.workspace).cloned().collect();
+    let writable = request.binds.iter().filter(|b| b.writable);
+    changeable
+        .extend(writable.filter_map(|b| facts.sources.get(&b.source)?.as_ref().ok()).map(|f| f.real.clone()));
+    let all = policy.grants.ro.iter().chain(&policy.grants.rw);
+    all.filter_map(|dir| Some((dir.clone(), led_to(dir, &changeable)?))).collect()
+}
+
+/// Links that are followed on the way to one grant; the kernel follows 40.
+const LINKS_MAX: usize = 40;
+
+/// Where `dir` leads, when that is elsewhere. A link counts as a part of the profile's words where nobody but root can
+/// have made it: one that belongs to another user, or lies in what a command may have written, would let a command
+/// choose what the next one is granted.
+fn led_to(dir: &HostPath, changeable: &[HostPath]) -> Option<HostPath> {
+    // Its links mean another process each time.
+    if dir.as_path().starts_with("/proc") {
+        return None;
+    }
+    let mut todo: Vec<std::ffi::OsString> =
+        dir.as_path().iter().rev().map(std::ffi::OsStr::to_os_string).collect();
+    let (mut at, mut links) = (PathBuf::from("/"), 0);
+    while let Some(name) = todo.pop() {
+        if name == ".." {
+            at.pop();
+            continue;
+        }
+        let next = at.join(&name);
+        let stat = fs::lstat(&next).ok()?;
+        if kind(stat.st_mode) != Kind::Symlink {
+            at = next;
+            continue;
+        }
+        links += 1;
+        if stat.st_uid != 0 || links > LINKS_MAX || changeable.iter().any(|c| at.starts_with(c.as_path())) {
+            return None;
+        }
+        let to = fs::readlinkat(CWD, &next, Vec::with_capacity(128)).ok()?;
+        let to = Path::new(OsStr::from_bytes(to.to_bytes()));
+        if to.is_absolute() {
+            at = PathBuf::from("/");
+        }
+        let parts = to.components().rev().filter(|c| !matches!(c, Component::RootDir | Component::CurDir));
+        todo.extend(parts.map(|c| c.as_os_str().to_os_string()));
+    }
+    HostPath::new(at).ok().filter(|real| real != dir)
+}
+
+/// The masks of the profile for which the host has nothing now, as far as their targets can be told: they are made all
+/// the same where something is there by the time of the run.
+fn unmasked(policy: &Policy, request: &Request) -> Vec<SandboxPath> {
+    let root = request.root.as_ref().or(policy.root.dir.as_ref());
+    let on_host = |at: &SandboxPath| -> Option<HostPath> {
+        let from = |target: &SandboxPath, source: &HostPath| match at.below(target) {
+            Some(rel) => Some((target.depth(), Some(source.join(&rel)))),
+            None => (at == target).then(|| (target.depth(), Some(source.clone()))),
+        };
+        let mounts = policy.mounts.iter().filter_map(|m| match m {
+            MountEntry::Bind { source, target, .. } | MountEntry::Overlay { source, target, .. } => {
+                from(target, source)
+            }
+            MountEntry::Mask { .. } => None,
+            other => at.is_within(other.target()).then(|| (other.target().depth(), None)),
+        });
+        let binds = request.binds.iter().filter_map(|b| from(&b.target, &b.source));
+        let workspace = request.workspace.as_ref().filter(|_| policy.workspace.access != Access::None);
+        let workspace = workspace.and_then(|w| match &request.at {
+            Some(target) => from(target, w),
+            None => from(&w.as_sandbox(), w),
+        });
+        let top = at.as_path().iter().nth(1)?;
+        let base = match root {
+            Some(dir) if !OWN_TOP.iter().any(|own| top == *own) => from(&SandboxPath::root(), dir),
+            None if TOP.iter().any(|name| top == *name) => Some((0, HostPath::new(at.as_path()).ok())),
+            _ => None,
+        };
+        mounts.chain(binds).chain(workspace).chain(base).max_by_key(|(depth, _)| *depth)?.1
+    };
+    let targets =
+        policy.mounts.iter().filter(|m| matches!(m, MountEntry::Mask { .. })).map(MountEntry::target);
+    let absent = |at: &&SandboxPath| {
+        on_host(at).is_some_and(|path| {
+            matches!(look_up(path.as_path()), Err(PathMissing { errno: libc::ENOENT | libc::ENOTDIR }))
+        })
+    };
+    targets.filter(absent).cloned().collect()
 }
 
 fn named(policy: &Policy, request: &Request) -> Vec<HostPath> {
@@ -263,7 +366,11 @@ pub(super) fn lexical(path: &Path) -> PathBuf {
     out
 }
 
-fn of_workspace(policy: &Policy, path: &HostPath) -> Result<WorkspaceFact, GatherError> {
+fn of_workspace(
+    policy: &Policy,
+    path: &HostPath,
+    grants: &BTreeMap<HostPath, HostPath>,
+) -> Result<WorkspaceFact, GatherError> {
     let failed = |e: Errno| GatherError::Workspace { path: path.clone(), source: e.into() };
     let (fd, real) = open_path(path.as_path()).map_err(failed)?;
     let root = fact_at(&fd, real).map_err(failed)?;
@@ -278,14 +385,16 @@ fn of_workspace(policy: &Policy, path: &HostPath) -> Result<WorkspaceFact, Gathe
     let hidden = workspace::matches(&mut beneath, &policy.workspace.hide)?;
     let guards_git = policy.workspace.protect.iter().any(|p| p.as_path().starts_with(".git"));
     let dot_git = beneath.kind(Path::new(".git"));
+    let (sources, key) = match policy.workspace.access {
+        Access::Rw => (&policy.grants.rw, "grants.rw"),
+        _ => (&policy.grants.ro, "grants.ro"),
+    };
+    let sources: Vec<HostPath> = sources.iter().map(|dir| grants.get(dir).unwrap_or(dir).clone()).collect();
     let terms = git::Terms {
         path,
         root: &out.root,
         caller: rustix::process::geteuid().as_raw(),
-        sources: match policy.workspace.access {
-            Access::Rw => (&policy.grants.rw, "grants.rw"),
-            _ => (&policy.grants.ro, "grants.ro"),
-        },
+        sources: (&sources, key),
         guards: guards_git,
     };
     match git::of_workspace(beneath.root(), dot_git, &terms) {
@@ -486,7 +595,8 @@ fn other_root(dir: &HostPath) -> Result<BTreeMap<RelPath, SystemEntry>, GatherEr
         .ok_or_else(|| GatherError::Root { dir: dir.clone() })?;
     let mut out = BTreeMap::new();
     for name in all {
-        if OWN_TOP.iter().any(|own| name == *own) {
+        // Names with which the root is built are no other root's.
+        if OWN_TOP.iter().any(|own| name == *own) || name.as_bytes().starts_with(b".stockade") {
             continue;
         }
         let (Ok(rel), Ok(stat)) = (RelPath::new(&name), fs::statat(&fd, &name, AtFlags::SYMLINK_NOFOLLOW))
