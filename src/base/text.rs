@@ -41,6 +41,52 @@ fn is_format_control(c: char) -> bool {
     matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}')
 }
 
+/// Text that a model may be shown, as a type of its own: it is made of our words, of numbers, and of what the command
+/// itself named or could see. There is no way to put a path of the host or an error of ours into it.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, schemars::JsonSchema)]
+#[serde(transparent)]
+pub struct ForModel(String);
+
+impl ForModel {
+    /// Begins with our words.
+    pub fn new(ours: &'static str) -> Self {
+        Self(ours.to_owned())
+    }
+
+    /// More of our words.
+    #[must_use]
+    pub fn ours(mut self, text: &'static str) -> Self {
+        self.0.push_str(text);
+        self
+    }
+
+    /// What the command named or could see, made visible.
+    #[must_use]
+    pub fn named(mut self, bytes: &[u8]) -> Self {
+        self.0.push_str(&visible(bytes));
+        self
+    }
+
+    /// A word of the plan's: a key, a set, a size, a system call.
+    #[must_use]
+    pub fn word(mut self, word: &dyn std::fmt::Display) -> Self {
+        let word = word.to_string();
+        self.0.push_str(&visible(word.as_bytes()));
+        self
+    }
+
+    /// The text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl std::fmt::Display for ForModel {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -111,6 +111,9 @@ pub struct How {
     /// Give the command a terminal of its own
     #[arg(long)]
     pub tty: bool,
+    /// Trace the command with ptrace, to see which paths it is refused even when it does not say so; slow
+    #[arg(long)]
+    pub trace_denials: bool,
     /// When to try the sandbox out before the command starts
     #[arg(long, value_name = "WHEN", value_enum, default_value_t)]
     pub verify: Verify,

@@ -14,12 +14,14 @@ use crate::plan::{self, HostFacts, Plan, Request};
 use crate::policy::Policy;
 use crate::probe::{self, Store};
 use crate::sandbox::Mutants;
+use crate::supervise::denied::{self, By, Denials, Evidence, Verdict};
 use crate::supervise::drive::{self, Options};
-use crate::supervise::outcome::{Boundary, Drain, Fault, LimitHit, Outcome, Report, Verified};
+use crate::supervise::outcome::{Boundary, Drain, Fault, LimitHit, Outcome, Report, Verified, Witnessed};
 use crate::supervise::output::Kept;
 use crate::supervise::recover::{self, Host, Recovered};
 use rustix::termios::isatty;
 use std::fmt::Write as _;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
 /// Runs it; the exit code.
@@ -124,13 +126,21 @@ fn launch(
         tty: exec.how.tty,
         verify_live: exec.how.verify == Verify::Live,
         close_stdin: false,
+        trace: exec.how.trace_denials,
         mutants,
     };
-    let mut report = drive::execute(&planned, &facts, &state, &store, &options);
+    let execute = |planned: &Plan, facts: &HostFacts| {
+        let mut report = drive::execute(planned, facts, &state, &store, &options);
+        let path = caller.var("PATH").unwrap_or_default();
+        let host = probe::ask::Host::new(caller.home.clone(), path.as_bytes());
+        report.denials = denied::judge(planned, policy, &report, &host);
+        report
+    };
+    let mut report = execute(&planned, &facts);
     if is_the_files(&report) {
         // Nothing ran, and what the plan saw has changed since: another one fits, or says the same again.
         let planned = plan(policy, request, &facts, caller, Some(&state_real))?;
-        report = drive::execute(&planned, &facts, &state, &store, &options);
+        report = execute(&planned, &facts);
     }
     if !is_the_hosts(&report) {
         return Ok(report);
@@ -138,7 +148,7 @@ fn launch(
     // The facts had promised more than the host gives: it may have changed since they were found out.
     again(&report, &facts, &store, |fresh| {
         let planned = plan(policy, request, fresh, caller, Some(&state_real))?;
-        Ok(drive::execute(&planned, fresh, &state, &store, &options))
+        Ok(execute(&planned, fresh))
     })
     .unwrap_or(Ok(report))
 }
@@ -246,6 +256,8 @@ fn refused(fault: Fault) -> Report {
         reaping: None,
         drain: Drain::Complete,
         protected_created: Vec::new(),
+        witnessed: Witnessed::default(),
+        denials: None,
         mode: None,
         plan_digest: None,
         command_digest: None,
@@ -338,6 +350,9 @@ fn lines(report: &Report, about: &About, quiet: bool) -> String {
             }
         }
     }
+    if let Some(denials) = &report.denials {
+        out.push_str(&denied_lines(denials, report.limit.is_some(), isatty(std::io::stderr())));
+    }
     if !report.enforcement.is_empty()
         && matches!(report.outcome, Outcome::Finished(_))
         && assurance(report, about) == Assurance::Reduced
@@ -353,6 +368,37 @@ fn lines(report: &Report, about: &About, quiet: bool) -> String {
             "stockade: reduced assurance: without {} (`stockade doctor` says what would help)",
             list(missing)
         );
+    }
+    out
+}
+
+/// Findings that are shown on a terminal; the result has all.
+const FINDINGS_SHOWN: usize = 3;
+
+/// Why a failed command failed. That it was not the sandbox is said only where a person looks: what a command's failure
+/// means otherwise is its caller's to know.
+fn denied_lines(denials: &Denials, limit: bool, person: bool) -> String {
+    let mut out = String::new();
+    // A limit has a line of its own.
+    let told = denials.findings.iter().filter(|f| !(limit && f.kind == denied::Kind::Limit));
+    let all: Vec<_> = told.collect();
+    for finding in all.iter().take(FINDINGS_SHOWN) {
+        let likely = if finding.evidence == Evidence::Likely { " (likely)" } else { "" };
+        let object = finding.object.as_ref().map_or_else(String::new, |object| format!("{object} "));
+        let _ = write!(out, "stockade: denied{likely}: {}", safe(&format!("{object}{}", finding.what)));
+        let _ = match &finding.grant {
+            Some(grant) if grant.by == By::Key => {
+                writeln!(out, "; a profile would allow it: {}", safe(grant.text.as_str()))
+            }
+            Some(grant) => writeln!(out, "; this would allow it: {}", safe(grant.text.as_str())),
+            None => writeln!(out, "; nothing allows it"),
+        };
+    }
+    if all.len() > FINDINGS_SHOWN {
+        let _ = writeln!(out, "stockade: denied: {} more in the result (--json)", all.len() - FINDINGS_SHOWN);
+    }
+    if person && denials.verdict == Verdict::NotSandbox {
+        out.push_str("stockade: not the sandbox: nothing that it took away explains the failure\n");
     }
     out
 }

@@ -5,6 +5,7 @@ use crate::base::canon::b64;
 use crate::base::{Digest, Enforcement};
 use crate::plan::Mode;
 use crate::policy::{Origin, Policy};
+use crate::supervise::denied::Denials;
 use crate::supervise::enforce;
 use crate::supervise::outcome::{
     Cancelled, Drain, LimitHit, Outcome, ProtectedCreated, Reaping, Report, Verified,
@@ -222,6 +223,8 @@ pub struct Document<'a> {
     drain: Drain,
     /// Protected names that the command created, and where they are now.
     protected_created: &'a [ProtectedCreated],
+    /// Whether the sandbox is why it failed; null when nothing of the command ran to its end. Safe to show to a model.
+    denials: Option<&'a Denials>,
     /// Which way the sandbox was built.
     mode: Option<Mode>,
     /// What contained the command.
@@ -256,6 +259,7 @@ impl<'a> Document<'a> {
             reaping: report.reaping.as_ref(),
             drain: report.drain,
             protected_created: &report.protected_created,
+            denials: report.denials.as_ref(),
             mode: report.mode,
             plan_digest: report.plan_digest,
             policy_digest: about.policy_digest,
@@ -290,8 +294,12 @@ pub fn schema() -> serde_json::Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::base::text::ForModel;
     use crate::base::{Gap, Got, HostPath, Need, Protection};
-    use crate::supervise::outcome::{Boundary, Fault, Measured, ToolEnd, Usage};
+    use crate::supervise::denied::{
+        By, Evidence, Finding, Grant, Kind as Why, Listener, RefusedCall, RefusedCalls, Verdict,
+    };
+    use crate::supervise::outcome::{Boundary, Fault, Measured, ToolEnd, Usage, Witnessed};
     use serde_json::{Value, json};
 
     pub(crate) fn kept(head: &[u8], tail: &[u8], omitted: u64) -> Kept {
@@ -313,6 +321,8 @@ mod tests {
             reaping: None,
             drain: Drain::Complete,
             protected_created: Vec::new(),
+            witnessed: Witnessed::default(),
+            denials: None,
             mode: None,
             plan_digest: None,
             command_digest: None,
@@ -344,6 +354,26 @@ mod tests {
         r.reaping = Some(Reaping { empty_after_us: 70, by: "pid_namespace", cgroups_removed: true });
         r.protected_created =
             vec![ProtectedCreated { path: ".envrc".into(), moved_to: Some(b"q\xff".to_vec().into()) }];
+        r.denials = Some(Denials {
+            verdict: Verdict::Sandbox,
+            findings: vec![Finding {
+                protection: "mounts",
+                kind: Why::Protected,
+                object: Some(ForModel::new(".git/config")),
+                evidence: Evidence::Likely,
+                what: ForModel::new("is protected"),
+                grant: Some(Grant {
+                    by: By::Key,
+                    text: ForModel::new("workspace.protect without \".git/config\""),
+                }),
+            }],
+            refused_calls: RefusedCalls {
+                total: Some(3),
+                first: vec![RefusedCall { call: ForModel::new("mount"), answer: "EPERM" }],
+            },
+            listener: Listener { held: true, why: None },
+            traced: None,
+        });
         r.mode = Some(Mode::Rootless);
         r.plan_digest = Some(Digest::of(b"p"));
         r.command_digest = Some(Digest::of(b"c"));

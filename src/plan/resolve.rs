@@ -268,7 +268,7 @@ pub fn resolve(
         allow: &policy.seccomp.allow,
         network: if deny_tcp { seccomp::SocketRule::None } else { seccomp::SocketRule::Inet },
     };
-    let program = seccomp::compile(&seccomp_request)?;
+    let filter = seccomp::compile(&seccomp_request)?;
     let containment = Containment {
         schema: "stockade.plan/1",
         profile: policy.name.clone(),
@@ -287,8 +287,9 @@ pub fn resolve(
             sets: policy.seccomp.sets.clone(),
             allow: policy.seccomp.allow.clone(),
             sockets: seccomp_request.network,
-            digest: digest_program(&program),
-            program,
+            digest: digest_program(&filter.plain),
+            asking_digest: digest_program(&filter.asking),
+            filter,
         },
         posture: policy.network.posture,
         own_network: !(policy.network.posture == Posture::General && policy.network.share_host),

@@ -192,11 +192,13 @@ pub struct SeccompPlan {
     pub allow: Vec<String>,
     /// Which sockets may be made.
     pub sockets: seccomp::SocketRule,
-    /// Digest of the instructions.
+    /// Digest of the plain form's instructions.
     pub digest: Digest,
-    /// The instructions.
+    /// Digest of the asking form's.
+    pub asking_digest: Digest,
+    /// The instructions of both.
     #[serde(skip)]
-    pub program: seccomp::Program,
+    pub filter: seccomp::Filter,
 }
 
 impl SeccompPlan {
@@ -205,7 +207,12 @@ impl SeccompPlan {
     /// # Errors
     /// None for a plan that was made: its program came from the same names.
     pub fn summary(&self) -> Result<seccomp::Summary, seccomp::Error> {
-        seccomp::summary(&seccomp::Request { sets: &self.sets, allow: &self.allow, network: self.sockets })
+        seccomp::summary(&self.request())
+    }
+
+    /// What it was made from.
+    pub fn request(&self) -> seccomp::Request<'_> {
+        seccomp::Request { sets: &self.sets, allow: &self.allow, network: self.sockets }
     }
 }
 

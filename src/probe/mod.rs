@@ -2,6 +2,7 @@
 //! that user's rights. Leaves nothing behind. Process: the caller itself, single-threaded for
 //! [`host::probe`]. Neighbours: `plan` reads the facts, `doctor`'s checks are rendered by `cli`.
 
+pub mod ask;
 pub mod cache;
 mod cgroups;
 pub mod doctor;

@@ -27,6 +27,8 @@ pub struct Launch<'plan> {
     pub stdio: Stdio,
     /// Whether the canaries may be asked for: they compare with what this process is.
     pub verify: bool,
+    /// Whether init traces the command.
+    pub trace: bool,
     /// Switched-off protections.
     pub mutants: Mutants,
 }
@@ -57,7 +59,7 @@ fn namespace_of(who: &str, name: &str) -> Option<(u64, u64)> {
 /// # Errors
 /// A fault of the step that failed; nothing is left.
 pub fn begin(launch: Launch<'_>, cgroup: Option<BorrowedFd<'_>>) -> Result<Running, StageFault> {
-    let Launch { plan, stdio, verify, mutants, .. } = launch;
+    let Launch { plan, stdio, verify, trace, mutants, .. } = launch;
     let host = verify.then(HostView::gather);
     let (control, line) =
         rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
@@ -69,7 +71,7 @@ pub fn begin(launch: Launch<'_>, cgroup: Option<BorrowedFd<'_>>) -> Result<Runni
     match clone3(namespaces, cgroup).at(Step::Unshare)? {
         Cloned::Child => {
             drop(control);
-            init::run(Task { plan, stdio, host, mutants }, &line)
+            init::run(Task { plan, stdio, host, trace, mutants }, &line)
         }
         Cloned::Parent { pid, pidfd } => {
             Ok(Running { pid, pidfd, control, sequence: Sequence::default(), own: Vec::new() })

@@ -4,7 +4,8 @@
 //! a canary that cannot be run here (no procfs, no such rule in the plan) is left out of `ran`.
 
 use super::sources::kind_of;
-use super::stage::payload::{self, Shared};
+use super::stage::listener::{self, Listener, Taken};
+use super::stage::payload::{self, Ends, Shared};
 use super::stage::wire::{AtStep, StageFault, Step};
 use super::{Mutant, caps};
 use crate::base::Protection;
@@ -12,6 +13,7 @@ use crate::plan::{Containment, FsOp, Kind, LandlockAccess, Plan};
 use crate::sys;
 use crate::sys::clone::Cloned;
 use crate::sys::mount::{Attrs, NOEXEC, RDONLY, set_attrs};
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{CWD, Mode, OFlags, StatVfsMountFlags};
 use rustix::io::Errno;
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, UnmountFlags};
@@ -152,10 +154,12 @@ pub fn filter_mode() -> bool {
 /// When the sibling cannot be made, or fails at a step that the command would fail at too.
 pub fn in_sibling(shared: &Shared<'_>) -> Result<Seen, StageFault> {
     let (read, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).at(Step::Canary)?;
+    let (lines, ends) = payload::lines()?;
     match sys::clone::clone3(0, None).at(Step::Canary)? {
         Cloned::Child => {
+            drop(lines);
             let mut record = [0u8; 24];
-            match sibling(shared, write.as_raw_fd()) {
+            match sibling(shared, &ends, write.as_raw_fd()) {
                 Ok(seen) => {
                     record[0] = 1;
                     record[8..16].copy_from_slice(&seen.held.to_le_bytes());
@@ -167,8 +171,23 @@ pub fn in_sibling(shared: &Shared<'_>) -> Result<Seen, StageFault> {
             let _ = rustix::io::write(&write, &record);
             sys::clone::exit_now(0)
         }
-        Cloned::Parent { pid, .. } => {
+        Cloned::Parent { pid, pidfd } => {
             drop(write);
+            drop(ends);
+            let seccomp = &shared.plan.containment.seccomp;
+            // The same route as the command's. Without a word, its record says what went wrong.
+            if let Some(Taken { mut listener, answers }) = listener::take(&lines.hear, &pidfd, seccomp)? {
+                if shared.prepared.waits {
+                    lines.open(answers)?;
+                }
+                while let Some(asked) = &mut listener
+                    && !readable_before(&read, asked)?
+                {
+                    if !asked.answer(|_| Ok(()))? {
+                        listener = None;
+                    }
+                }
+            }
             let mut record = [0u8; 24];
             let got = rustix::io::read(&read, &mut record).at(Step::Canary)?;
             // Nothing of the sibling may be left when the command starts.
@@ -189,6 +208,13 @@ pub fn in_sibling(shared: &Shared<'_>) -> Result<Seen, StageFault> {
             }
         }
     }
+}
+
+/// Waits until the sibling has something to say on `record` (or nothing any more), or asks. Whether it is the first.
+fn readable_before(record: &OwnedFd, asked: &Listener<'_>) -> Result<bool, StageFault> {
+    let mut fds = [PollFd::new(record, PollFlags::IN), PollFd::from_borrowed_fd(asked.fd(), PollFlags::IN)];
+    rustix::io::retry_on_intr(|| poll(&mut fds, None)).at(Step::Canary)?;
+    Ok(!fds[0].revents().is_empty())
 }
 
 fn lost() -> StageFault {
@@ -212,7 +238,7 @@ struct Controls {
 /// with nothing of the plan below it, where the rules allow no creating.
 const LANDLOCK_PLACE: &str = "/dev/pts";
 
-fn sibling(shared: &Shared<'_>, line: RawFd) -> Result<Seen, StageFault> {
+fn sibling(shared: &Shared<'_>, ends: &Ends, line: RawFd) -> Result<Seen, StageFault> {
     let plan = shared.plan;
     let host = shared.host.ok_or(StageFault { step: Step::Canary, errno: libc::EPROTO, index: u32::MAX })?;
     rustix::process::setsid().at(Step::Session)?;
@@ -224,7 +250,7 @@ fn sibling(shared: &Shared<'_>, line: RawFd) -> Result<Seen, StageFault> {
     }
     let locked = mounts_locked(shared);
     let controls = prepare(plan, host, locked)?;
-    let mut keep = vec![line];
+    let mut keep = vec![line, ends.say.as_raw_fd(), ends.wait.as_raw_fd()];
     for fd in [&controls.abstract_listener, &controls.tcp, &controls.udp, &controls.loopback_udp]
         .into_iter()
         .flatten()
@@ -232,7 +258,7 @@ fn sibling(shared: &Shared<'_>, line: RawFd) -> Result<Seen, StageFault> {
         keep.push(fd.as_raw_fd());
     }
     let mut before = Seen::default();
-    payload::restrict(shared, &keep, || {
+    payload::restrict(shared, ends, &keep, || {
         before.note(Canary::Descriptors, descriptors(&keep));
         // Landlock and the namespaces are in force, the filter is not: it would answer in their place wherever a
         // profile allows no sockets at all.

@@ -3,6 +3,7 @@
 //! readable descriptor. The caller's descriptors are only read and written, never changed.
 
 use super::cgroup::{self, ExecCgroup, Limit, Reading, Wanted};
+use super::denied::TAIL_BYTES;
 use super::enforce::{self, ReadBack};
 use super::faults;
 use super::outcome::*;
@@ -13,11 +14,13 @@ use super::recover::{Beginning, IdSources, Live, ProcessId};
 use super::state_dir::StateDir;
 use super::terminal::Terminal;
 use crate::base::{Digest, Enforcement, Gap, Need, Protection, RunId};
+use crate::plan::seccomp::Refusal;
 use crate::plan::{HostFacts, Mode, Plan, resolve::need};
 use crate::probe::Store;
 use crate::sandbox::launch::{self, Launch, Running};
 use crate::sandbox::stage::init::Stdio;
-use crate::sandbox::stage::wire::{Message, Step};
+use crate::sandbox::stage::trace;
+use crate::sandbox::stage::wire::{Answers, Message, Step};
 use crate::sandbox::verify::Seen;
 use crate::sandbox::{Mutant, Mutants, idmap};
 use nix::sys::signal::{SigSet, Signal};
@@ -49,6 +52,8 @@ pub struct Options {
     pub verify_live: bool,
     /// Give the command an empty standard input.
     pub close_stdin: bool,
+    /// Trace the command, to see which paths it is refused: slow.
+    pub trace: bool,
     /// Switched-off protections.
     pub mutants: Mutants,
 }
@@ -102,6 +107,8 @@ fn empty(plan: &Plan, run_id: String) -> Report {
         reaping: None,
         drain: Drain::Complete,
         protected_created: Vec::new(),
+        witnessed: Witnessed::default(),
+        denials: None,
         mode: Some(plan.containment.mode),
         plan_digest: Some(plan.plan_digest),
         command_digest: Some(plan.command_digest),
@@ -140,6 +147,14 @@ struct Drive<'a> {
     enforcement: Vec<Enforcement>,
     verified: Verified,
     started: bool,
+    /// Who answers what the filter refuses, once the command has started.
+    answers: Option<Answers>,
+    /// What the filter refused, first of each.
+    refused: Vec<Refusal>,
+    /// What init keeps of a traced command.
+    trace: Option<OwnedFd>,
+    /// All of them, once the command has ended.
+    refused_total: Option<u64>,
     /// init was told to start the command: from here on it may have run, whatever we hear.
     released: bool,
     /// A signal that came before the command was there to get it.
@@ -167,7 +182,7 @@ impl<'a> Drive<'a> {
         run: RunId,
     ) -> Result<Self, Fault> {
         let c = &plan.containment;
-        let mutants = options.mutants;
+        let (mutants, trace) = (options.mutants, options.trace);
         let wanted = if mutants.off(Mutant::Limits) {
             Wanted::default()
         } else {
@@ -210,7 +225,8 @@ impl<'a> Drive<'a> {
             let clone_dir =
                 cgroup.as_ref().and_then(ExecCgroup::clone_dir).filter(|_| facts.cgroup.v2_clone_into);
             let verify = cached.is_none();
-            let launch = Launch { plan, id_base, caller: (facts.uid, facts.gid), stdio, verify, mutants };
+            let launch =
+                Launch { plan, id_base, caller: (facts.uid, facts.gid), stdio, verify, trace, mutants };
             let mut running = launch::begin(launch, clone_dir).map_err(|f| faults::explain(plan, f))?;
             // init makes its namespaces meanwhile, and then the root.
             let prepared = running.map_ids(plan, id_base, (facts.uid, facts.gid), mutants).and_then(|()| {
@@ -299,6 +315,10 @@ impl<'a> Drive<'a> {
             enforcement: Vec::new(),
             verified: Verified::No,
             started: false,
+            answers: None,
+            refused: Vec::new(),
+            trace: None,
+            refused_total: None,
             released: false,
             held: None,
             control_open: true,
@@ -557,14 +577,23 @@ impl<'a> Drive<'a> {
                     self.on_terminal(master);
                 }
             }
-            Message::Started => {
+            Message::Started { answers } => {
                 self.started = true;
+                self.answers = Some(answers);
+                self.trace = fds.into_iter().next();
                 if let Some(signal) = self.held.take() {
                     self.forward(signal);
                 }
             }
+            Message::Refused(refusal) => self.refused.push(refusal),
+            Message::RefusedCalls { total } => {
+                self.refused_total = Some(total).filter(|_| self.answers == Some(Answers::Listener));
+            }
             Message::Ended { status, cpu_us, max_rss_kib } => {
                 self.ended = Some((status, cpu_us, max_rss_kib));
+                if self.answers == Some(Answers::Listener) {
+                    self.refused_total.get_or_insert(0);
+                }
                 // Read while init ends: what is left of the tree has less than that to live.
                 self.stats = self.cgroup.as_ref().map(ExecCgroup::stats);
                 self.killed_at.get_or_insert_with(Instant::now);
@@ -692,7 +721,7 @@ impl<'a> Drive<'a> {
     fn on_terminal(&mut self, master: OwnedFd) {
         let attached = Terminal::attach(master).and_then(|(terminal, input, output)| {
             self.stdin = Inlet::new(Some(caller(0)?), Some(input));
-            self.stdout = outlet(self.plan, self.options, Some(output), 1)?;
+            self.stdout = outlet(self.plan, self.options, Some(output), 1, TAIL_BYTES)?;
             self.terminal = Some(terminal);
             Ok(())
         });
@@ -818,6 +847,12 @@ impl<'a> Drive<'a> {
         report.drain = if self.drain_cut { Drain::Cut } else { Drain::Complete };
         report.stdout = self.stdout.capture.finish();
         report.stderr = self.stderr.capture.finish();
+        report.witnessed = Witnessed {
+            answers: self.answers,
+            refused: self.refused,
+            refused_total: self.refused_total,
+            traced: self.trace.as_ref().map(trace::kept),
+        };
         report.cancelled = self.first_signal.map(|signal| Cancelled { signal });
         let end = |status: i32| ToolEnd {
             exit_code: (status & 0x7f == 0).then_some((status >> 8) as u8),
@@ -941,10 +976,10 @@ struct Ours {
 
 /// The command's pipes (owned by its host identity, else it could not open `/dev/stdout` again) and our ends.
 fn streams(plan: &Plan, options: &Options, id_base: u32) -> Result<(Stdio, Ours), rustix::io::Errno> {
-    let outlet = |from, number| outlet(plan, options, from, number);
+    let outlet = |from, number, tail| outlet(plan, options, from, number, tail);
     if options.tty {
         // They come with the terminal.
-        let (stdout, stderr) = (outlet(None, 1)?, outlet(None, 2)?);
+        let (stdout, stderr) = (outlet(None, 1, 0)?, outlet(None, 2, 0)?);
         return Ok((Stdio::Terminal, Ours { stdin: Inlet::new(None, None), stdout, stderr }));
     }
     let ids = &plan.containment.ids;
@@ -968,22 +1003,24 @@ fn streams(plan: &Plan, options: &Options, id_base: u32) -> Result<(Stdio, Ours)
     };
     let (out, out_theirs) = pipe(true)?;
     let (err, err_theirs) = pipe(true)?;
-    let (stdout, stderr) = (outlet(Some(out), 1)?, outlet(Some(err), 2)?);
+    let (stdout, stderr) = (outlet(Some(out), 1, 0)?, outlet(Some(err), 2, TAIL_BYTES)?);
     Ok((Stdio::Pipes([in_theirs, out_theirs, err_theirs]), Ours { stdin, stdout, stderr }))
 }
 
-/// Where a stream of the command goes: into the report, or to our descriptor of this number.
+/// Where a stream of the command goes: into the report, or to our descriptor of this number; then only its last `tail`
+/// bytes are kept, for those who ask why the command failed.
 fn outlet(
     plan: &Plan,
     options: &Options,
     from: Option<OwnedFd>,
     number: i32,
+    tail: usize,
 ) -> Result<Outlet, rustix::io::Errno> {
     let (limit, action) = (plan.containment.limits.output, plan.containment.limits.output_action);
     Ok(if options.capture {
         Outlet::new(from, None, Capture::new(limit, action))
     } else {
-        Outlet::new(from, Some(caller(number)?), Capture::with_bounds(limit, action, 0, 0))
+        Outlet::new(from, Some(caller(number)?), Capture::with_bounds(limit, action, 0, tail))
     })
 }
 

@@ -119,6 +119,13 @@ pub fn explain(plan: &Plan, fault: StageFault) -> Fault {
         (Step::SelfCheck, _) => {
             ("self_check", None, Some("this is a defect of the kernel or of stockade: report it"))
         }
+        (Step::Trace, _) => (
+            "not_traced",
+            None,
+            Some(
+                "the host keeps init from tracing (kernel.yama.ptrace_scope, a filter above); run without --trace-denials",
+            ),
+        ),
         (Step::Unshare, _) => ("namespaces", None, Some("run `stockade doctor`")),
         _ => ("stage_failed", None, Some("run `stockade doctor`")),
     };

@@ -3,6 +3,7 @@
 //! starts executors, in the host's namespaces; parses nothing that a command wrote except as bytes.
 
 pub mod cgroup;
+pub mod denied;
 pub mod disk;
 pub mod drive;
 pub mod enforce;

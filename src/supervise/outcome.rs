@@ -3,6 +3,9 @@
 
 use crate::base::{Digest, Enforcement};
 use crate::plan::Mode;
+use crate::plan::seccomp::Refusal;
+use crate::sandbox::stage::trace::Traced;
+use crate::sandbox::stage::wire::Answers;
 use serde::Serialize;
 
 /// Which part of the system an error belongs to.
@@ -170,6 +173,19 @@ pub struct ProtectedCreated {
     pub moved_to: Option<crate::base::OsBytes>,
 }
 
+/// What was seen of the command's refusals while it ran.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Witnessed {
+    /// Who answered what the filter refused, once the command had started.
+    pub answers: Option<Answers>,
+    /// The first of each kind, at most 64.
+    pub refused: Vec<Refusal>,
+    /// All of them, when they were counted to the end.
+    pub refused_total: Option<u64>,
+    /// Calls that failed on a path, when the command was traced.
+    pub traced: Option<Vec<Traced>>,
+}
+
 /// The whole result of one execution.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Report {
@@ -197,6 +213,10 @@ pub struct Report {
     pub drain: Drain,
     /// Protected names that appeared.
     pub protected_created: Vec<ProtectedCreated>,
+    /// What was refused, as far as it was seen.
+    pub witnessed: Witnessed,
+    /// Whether the sandbox is why the command failed; `None` until that was judged, and when it did not run.
+    pub denials: Option<super::denied::Denials>,
     /// Which way it was built.
     pub mode: Option<Mode>,
     /// The plan.

@@ -159,6 +159,12 @@ impl Ring {
 }
 
 impl Kept {
+    /// The last bytes of what is kept, at most `max`.
+    pub fn ending(&self, max: usize) -> &[u8] {
+        let last = if self.omitted == 0 { &self.head } else { &self.tail };
+        &last[last.len().saturating_sub(max)..]
+    }
+
     /// Head, a line that says what is missing, and tail, as one text of bytes.
     pub fn joined(&self) -> Vec<u8> {
         let mut out = self.head.clone();
@@ -215,6 +221,15 @@ mod tests {
         assert_eq!((&kept.head[..], &kept.tail[..], kept.omitted), (&b"ab"[..], &b"ef"[..], 2));
         assert_eq!(kept.exceeded, Some(4));
         assert_eq!(kept.joined(), b"ab\n[stockade: 2 bytes omitted]\nef");
+    }
+
+    #[test]
+    fn the_ending_is_the_streams_own() {
+        for (stream, ending) in [("", ""), ("abc", "abc"), ("abcdefgh", "efgh"), ("abcdefghij", "ghij")] {
+            let mut capture = Capture::with_bounds(None, OutputAction::Truncate, 0, 6);
+            capture.push(stream.as_bytes());
+            assert_eq!(capture.finish().ending(4), ending.as_bytes());
+        }
     }
 
     proptest! {

@@ -10,6 +10,8 @@ pub mod landlock;
 pub mod link;
 pub mod memory;
 pub mod mount;
+pub mod notify;
+pub mod ptrace;
 pub mod seccomp;
 pub mod signals;
 pub mod wait;

@@ -22,11 +22,32 @@ pub struct Insn {
 /// # Errors
 /// seccomp(2); EINVAL for an empty or overlong program.
 pub fn install(program: &[Insn]) -> io::Result<()> {
+    set_filter(program, 0).map(drop)
+}
+
+/// The same by prctl(2), for a thread whose filter does not let it call seccomp(2).
+///
+/// # Errors
+/// PR_SET_SECCOMP(2const); EINVAL for an empty or overlong program.
+pub fn install_on_top(program: &[Insn]) -> io::Result<()> {
+    let prog = header(program)?;
+    // SAFETY: as in `set_filter`.
+    let ret = unsafe { libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const prog) };
+    check(libc::c_long::from(ret)).map(drop)
+}
+
+fn header(program: &[Insn]) -> io::Result<libc::sock_fprog> {
     let len = u16::try_from(program.len()).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
-    let prog = libc::sock_fprog { len, filter: program.as_ptr().cast::<libc::sock_filter>().cast_mut() };
+    Ok(libc::sock_fprog { len, filter: program.as_ptr().cast::<libc::sock_filter>().cast_mut() })
+}
+
+/// `SECCOMP_SET_MODE_FILTER` with `flags`; what the call returns.
+pub(super) fn set_filter(program: &[Insn], flags: libc::c_ulong) -> io::Result<libc::c_long> {
+    let prog = header(program)?;
     // SAFETY: Insn has sock_filter's layout; the kernel only reads the program, which outlives the call.
-    let ret = unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, 0, &raw const prog) };
-    check(ret).map(drop)
+    let ret =
+        unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, flags, &raw const prog) };
+    check(ret)
 }
 
 /// Makes system call `nr` with arguments that name no memory (small integers or null pointers), to see what

@@ -16,6 +16,13 @@ pub struct Reaped {
     pub max_rss_kib: u64,
 }
 
+impl Reaped {
+    /// Whether it only stopped, which is told of a tracee.
+    pub fn is_stopped(&self) -> bool {
+        libc::WIFSTOPPED(self.status)
+    }
+}
+
 /// Waits for child `pid` (-1: any). With `block` false, returns `None` when none has ended.
 ///
 /// # Errors

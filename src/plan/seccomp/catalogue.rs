@@ -1,4 +1,5 @@
-//! The data files of `policies/seccomp/`: which calls exist in which set, and which are refused.
+//! The data files of `policies/seccomp/`: which calls exist in which set, which are refused, and whose refusal nobody
+//! is told of.
 //!
 //! Parsed once per process. The files are compiled in, so a fault in them is ours; it is still an
 //! error value, because a sandbox that can't read its own policy refuses and doesn't crash.
@@ -21,6 +22,8 @@ const SETS: [(&str, &str); 6] = [
 ];
 
 const REFUSED: (&str, &str) = ("refused.toml", include_str!("../../../policies/seccomp/refused.toml"));
+
+const QUIET: (&str, &str) = ("quiet.toml", include_str!("../../../policies/seccomp/quiet.toml"));
 
 /// The one format version these files have.
 const VERSION: u32 = 1;
@@ -73,16 +76,29 @@ pub(super) struct RefusedGroup {
     pub(super) why: String,
 }
 
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct QuietFile {
+    version: u32,
+    call: Vec<Group>,
+}
+
 /// All data files, parsed.
 #[derive(Clone, Debug)]
 pub(super) struct Catalogue {
     pub(super) sets: Vec<Set>,
     pub(super) refused: Vec<RefusedGroup>,
+    /// Calls whose refusal is answered at once and not reported.
+    pub(super) quiet: Vec<Group>,
 }
 
 impl Catalogue {
     pub(super) fn set(&self, name: &str) -> Option<&Set> {
         self.sets.iter().find(|set| set.name == name)
+    }
+
+    pub(super) fn is_quiet(&self, call: &str) -> bool {
+        self.quiet.iter().any(|group| group.names.iter().any(|name| name == call))
     }
 
     pub(super) fn refusal(&self, call: &str) -> Option<&RefusedGroup> {
@@ -98,7 +114,7 @@ impl Set {
 
 /// The embedded catalogue.
 pub(super) fn embedded() -> Result<&'static Catalogue, Error> {
-    static CATALOGUE: LazyLock<Result<Catalogue, Error>> = LazyLock::new(|| parse(&SETS, REFUSED));
+    static CATALOGUE: LazyLock<Result<Catalogue, Error>> = LazyLock::new(|| parse(&SETS, REFUSED, QUIET));
     CATALOGUE.as_ref().map_err(Clone::clone)
 }
 
@@ -110,7 +126,11 @@ pub(super) fn refused_at(call: &str) -> (usize, usize) {
     (1 + before.matches('\n').count(), 1 + line.chars().count())
 }
 
-fn parse(sets: &[(&'static str, &str)], refused: (&'static str, &str)) -> Result<Catalogue, Error> {
+fn parse(
+    sets: &[(&'static str, &str)],
+    refused: (&'static str, &str),
+    quiet: (&'static str, &str),
+) -> Result<Catalogue, Error> {
     let fault = |file, detail: String| Error::Catalogue { file, detail };
     let sets = sets
         .iter()
@@ -123,7 +143,13 @@ fn parse(sets: &[(&'static str, &str)], refused: (&'static str, &str)) -> Result
     let (file, text) = refused;
     let refused: RefusedFile = toml::from_str(text).map_err(|error| fault(file, error.to_string()))?;
     check_version(file, refused.version)?;
-    let catalogue = Catalogue { sets, refused: refused.call };
+    let (file, text) = quiet;
+    let quiet: QuietFile = toml::from_str(text).map_err(|error| fault(file, error.to_string()))?;
+    check_version(file, quiet.version)?;
+    if let Some(call) = quiet.call.iter().flat_map(|g| &g.names).find(|call| !super::table::is_call(call)) {
+        return Err(fault(file, format!("`{call}` is no system call")));
+    }
+    let catalogue = Catalogue { sets, refused: refused.call, quiet: quiet.call };
 
     // One call, one place: else the order of look-ups would decide what a call answers.
     let mut seen = BTreeSet::new();
@@ -157,7 +183,7 @@ mod tests {
     const NONE: (&str, &str) = ("refused.toml", "version = 1\ncall = []\n");
 
     fn detail(sets: &[(&'static str, &str)], refused: (&'static str, &str)) -> String {
-        parse(sets, refused).unwrap_err().to_string()
+        parse(sets, refused, NONE).unwrap_err().to_string()
     }
 
     #[test]
@@ -173,11 +199,15 @@ mod tests {
             );
         }
         assert!(catalogue.refused.iter().all(|group| group.why.len() > 10 && !group.names.is_empty()));
+        assert!(catalogue.quiet.iter().all(|group| group.why.len() > 10 && !group.names.is_empty()));
     }
 
     #[test]
     fn faults_name_the_file_and_the_call() {
-        assert!(parse(&[("base.toml", BASE)], NONE).is_ok());
+        assert!(parse(&[("base.toml", BASE)], NONE, NONE).is_ok());
+        let typo = ("quiet.toml", "version = 1\n[[call]]\nnames = [\"raed\"]\nwhy = \"w\"\n");
+        let fault = parse(&[("base.toml", BASE)], NONE, typo).unwrap_err().to_string();
+        assert!(fault.contains("quiet.toml: `raed` is no system call"), "{fault}");
         assert!(detail(&[("base.toml", BASE), ("again.toml", BASE)], NONE).contains("`read` stands in base"));
         let typo = BASE.replace("read", "raed");
         assert!(detail(&[("base.toml", &typo)], NONE).contains("`raed` in base is no system call"));

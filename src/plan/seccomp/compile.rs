@@ -11,7 +11,7 @@
 //! installation, and then (since 5.11) emulates it once per call number to cache which calls are
 //! always allowed (`seccomp_cache_prepare`, `kernel/seccomp.c`).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
@@ -26,6 +26,7 @@ use super::{Arch, Error, Word};
 pub(super) const INSTRUCTIONS_MAX: usize = 4096;
 
 const ALLOW: u32 = libc::SECCOMP_RET_ALLOW;
+const ASK: u32 = libc::SECCOMP_RET_USER_NOTIF;
 const KILL: u32 = libc::SECCOMP_RET_KILL_PROCESS;
 
 /// The answer to one call number.
@@ -41,15 +42,22 @@ pub(super) enum Action {
 
 /// Makes the program. Numbers without an action answer ENOSYS; so do those with bit 30 (x32) and
 /// "negative" ones, since the search treats numbers as unsigned and all of these lie above the table.
-pub(super) fn program(arch: Arch, actions: &BTreeMap<u32, Action>) -> Result<Vec<Word>, Error> {
+///
+/// What the numbers in `asked` are refused is left to a listener; with none it is the plain form.
+pub(super) fn program(
+    arch: Arch,
+    actions: &BTreeMap<u32, Action>,
+    asked: &BTreeSet<u32>,
+) -> Result<Vec<Word>, Error> {
     let mut code = Assembler::default();
     let unlisted = code.ret(errno(libc::ENOSYS));
     let mut answers = BTreeMap::new();
     for (&nr, action) in actions {
+        let refuse = if asked.contains(&nr) { ask } else { errno };
         let answer = match action {
             Action::Allow => code.ret(ALLOW),
-            Action::Errno(number) => code.ret(errno(*number)),
-            Action::Lines(lines) => Blocks::of(arch, lines)?.emit(&mut code)?,
+            Action::Errno(number) => code.ret(refuse(*number)),
+            Action::Lines(lines) => Blocks::of(arch, lines, refuse)?.emit(&mut code)?,
         };
         answers.insert(nr, answer);
     }
@@ -63,6 +71,12 @@ pub(super) fn program(arch: Arch, actions: &BTreeMap<u32, Action>) -> Result<Vec
 
 const fn errno(number: i32) -> u32 {
     libc::SECCOMP_RET_ERRNO | (number as u32 & libc::SECCOMP_RET_DATA)
+}
+
+/// Leaves a refusal to the listener. What says that a part of an allowed call is missing (an option, a flag, a
+/// protocol above a socket) stays: programs try those out and go on.
+const fn ask(number: i32) -> u32 {
+    if matches!(number, libc::EPERM | libc::ENOSYS | libc::EAFNOSUPPORT) { ASK } else { errno(number) }
 }
 
 // ---- dispatch ------------------------------------------------------------------------------
@@ -154,6 +168,8 @@ const PROLOGUE: usize = 5;
 /// The blocks of a rule, one per line.
 struct Blocks {
     lines: Vec<(Vec<sock_filter>, Step, Step)>,
+    /// The return value for an errno.
+    refuse: fn(i32) -> u32,
 }
 
 /// What the accumulator holds at a point, as far as we know.
@@ -167,12 +183,12 @@ enum Known {
 }
 
 impl Blocks {
-    fn of(arch: Arch, lines: &[Line]) -> Result<Blocks, Error> {
+    fn of(arch: Arch, lines: &[Line], refuse: fn(i32) -> u32) -> Result<Blocks, Error> {
         let lines = lines
             .iter()
             .map(|line| Ok((block(arch, line)?, line.hit, line.miss)))
             .collect::<Result<_, Error>>()?;
-        Ok(Blocks { lines })
+        Ok(Blocks { lines, refuse })
     }
 
     fn emit(&self, code: &mut Assembler) -> Result<Label, Error> {
@@ -195,7 +211,7 @@ impl Blocks {
                 match step {
                     Step::Next => self.point(code, line + 1, 0, known),
                     Step::Allow => Ok(code.ret(ALLOW)),
-                    Step::Errno(number) => Ok(code.ret(errno(*number))),
+                    Step::Errno(number) => Ok(code.ret((self.refuse)(*number))),
                 }
             }
             (JUMP, _) => self.point(code, line, at + 1 + word.k as usize, known),
@@ -389,7 +405,7 @@ mod tests {
 
     #[test]
     fn an_empty_table_answers_enosys_to_everything() {
-        let words = program(Arch::X86_64, &BTreeMap::new()).unwrap();
+        let words = program(Arch::X86_64, &BTreeMap::new(), &BTreeSet::new()).unwrap();
         for nr in [0, 1, 0x4000_0000, u32::MAX] {
             assert_eq!(answer(&words, nr), errno(libc::ENOSYS));
         }
@@ -415,7 +431,7 @@ mod tests {
     fn a_program_beyond_the_reach_of_short_jumps_is_still_right() {
         // 1,000 different answers: targets lie far beyond 255 instructions.
         let actions = (0..1000).map(|nr| (nr * 2, Action::Errno(nr as i32 + 100))).collect();
-        let words = program(Arch::X86_64, &actions).unwrap();
+        let words = program(Arch::X86_64, &actions, &BTreeSet::new()).unwrap();
         for nr in 0..2100u32 {
             let expected = if nr % 2 == 0 && nr < 2000 { nr as i32 / 2 + 100 } else { libc::ENOSYS };
             assert_eq!(answer(&words, nr), errno(expected), "{nr}");
@@ -425,6 +441,6 @@ mod tests {
     #[test]
     fn a_program_beyond_the_kernels_limit_is_an_error() {
         let actions = (0..3000).map(|nr| (nr * 2, Action::Errno(nr as i32 + 100))).collect();
-        assert!(matches!(program(Arch::X86_64, &actions), Err(Error::TooLong { .. })));
+        assert!(matches!(program(Arch::X86_64, &actions, &BTreeSet::new()), Err(Error::TooLong { .. })));
     }
 }

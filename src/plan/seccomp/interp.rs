@@ -45,6 +45,8 @@ pub enum Verdict {
     Allow,
     /// `SECCOMP_RET_ERRNO` with this errno.
     Errno(u16),
+    /// `SECCOMP_RET_USER_NOTIF`: whoever holds the listener answers.
+    Ask,
     /// `SECCOMP_RET_KILL_PROCESS`.
     KillProcess,
     /// Any other return value, which our filters never give.
@@ -111,6 +113,7 @@ pub fn verdict(words: &[Word], call: &Call) -> Result<Verdict, Fault> {
     Ok(match value & libc::SECCOMP_RET_ACTION_FULL {
         libc::SECCOMP_RET_ALLOW => Verdict::Allow,
         libc::SECCOMP_RET_ERRNO => Verdict::Errno((value & libc::SECCOMP_RET_DATA) as u16),
+        libc::SECCOMP_RET_USER_NOTIF => Verdict::Ask,
         libc::SECCOMP_RET_KILL_PROCESS => Verdict::KillProcess,
         _ => Verdict::Other(value),
     })

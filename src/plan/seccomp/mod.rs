@@ -15,6 +15,11 @@
 //! 4. an allowed call with arguments it may not have: the errno in `rules`;
 //! 5. else it is allowed.
 //!
+//! It is made in two forms. The *plain* one gives these answers itself. The *asking* one leaves what programs are
+//! refused for good (EPERM, ENOSYS, EAFNOSUPPORT of calls that `quiet.toml` does not list) to a listener, which
+//! answers what the plain form answers, and thereby knows what was refused. They differ in nothing else, and neither
+//! form ever asks about a call that is allowed.
+//!
 //! The filter is not the only lock: namespaces, mounts, an empty capability set and Landlock hold
 //! without it. It takes away kernel surface, and two things nothing else can: set-id modes in a
 //! writable workspace and typing into a terminal.
@@ -22,6 +27,7 @@
 mod catalogue;
 mod compile;
 pub mod interp;
+mod refusal;
 mod rules;
 mod shipped;
 pub mod table;
@@ -34,6 +40,7 @@ use serde::Serialize;
 
 pub use catalogue::Answer;
 pub use interp::{Call, Verdict};
+pub use refusal::{Refusal, Remedy};
 pub use table::Arch;
 
 use catalogue::Catalogue;
@@ -102,6 +109,22 @@ impl Program {
     }
 }
 
+/// Both forms of one filter.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Filter {
+    /// Answers everything itself.
+    pub plain: Program,
+    /// Leaves to a listener what it refuses.
+    pub asking: Program,
+}
+
+/// Which form of a filter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Form {
+    Plain,
+    Asking,
+}
+
 /// Why no program was made.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
@@ -165,15 +188,16 @@ impl From<seccompiler::BackendError> for Error {
 }
 
 /// Makes the filter for the architecture this program was built for.
-pub fn compile(request: &Request) -> Result<Program, Error> {
+pub fn compile(request: &Request) -> Result<Filter, Error> {
     match shipped::find(Arch::NATIVE, request) {
-        Some(words) => Ok(Program { words: words.iter().copied().map(shipped::unpack).collect() }),
+        Some(filter) => Ok(filter),
         None => compile_for(Arch::NATIVE, request),
     }
 }
 
-fn compile_for(arch: Arch, request: &Request) -> Result<Program, Error> {
-    Resolved::of(request)?.program(arch)
+fn compile_for(arch: Arch, request: &Request) -> Result<Filter, Error> {
+    let resolved = Resolved::of(request)?;
+    Ok(Filter { plain: resolved.program(arch, Form::Plain)?, asking: resolved.program(arch, Form::Asking)? })
 }
 
 /// A request with its names looked up; every name is a call or the request was refused.
@@ -218,16 +242,23 @@ impl Resolved {
             .filter(|(name, _)| !self.allowed.contains(*name))
     }
 
-    fn program(&self, arch: Arch) -> Result<Program, Error> {
+    fn program(&self, arch: Arch, form: Form) -> Result<Program, Error> {
         let refused = self.refused().map(|(name, answer)| (name, Action::Errno(answer.errno())));
         let allowed = self.allowed.iter().map(|name| {
             let rule = rules::of(name, self.network);
             (name.as_str(), rule.map_or(Action::Allow, |rule| Action::Lines(rule.lines)))
         });
         // A call that this architecture never had needs no answer.
-        let actions: BTreeMap<u32, Action> =
+        let mut actions: BTreeMap<u32, Action> =
             refused.chain(allowed).filter_map(|(name, action)| Some((arch.number(name)?, action))).collect();
-        Ok(Program { words: compile::program(arch, &actions)? })
+        let mut asked = BTreeSet::new();
+        if form == Form::Asking {
+            for (_, nr) in arch.table().iter().filter(|(name, _)| !self.catalogue.is_quiet(name)) {
+                asked.insert(*nr);
+                actions.entry(*nr).or_insert(Action::Errno(libc::ENOSYS));
+            }
+        }
+        Ok(Program { words: compile::program(arch, &actions, &asked)? })
     }
 }
 
@@ -279,7 +310,7 @@ pub struct Checked {
 pub fn summary(request: &Request) -> Result<Summary, Error> {
     let arch = Arch::NATIVE;
     let resolved = Resolved::of(request)?;
-    let instructions = resolved.program(arch)?.words.len();
+    let instructions = resolved.program(arch, Form::Plain)?.words.len();
     let exists = |name: &str| arch.number(name).is_some();
     let refused = |wanted| {
         let refused = resolved.refused().filter(move |(_, answer)| *answer == wanted);

@@ -27,7 +27,7 @@ fn strings(names: &[&str]) -> Vec<String> {
 }
 
 fn defaults(arch: Arch, network: SocketRule) -> Program {
-    compile_for(arch, &Request { sets: &strings(&DEFAULT_SETS), allow: &[], network }).unwrap()
+    compile_for(arch, &Request { sets: &strings(&DEFAULT_SETS), allow: &[], network }).unwrap().plain
 }
 
 fn ask(program: &Program, arch: Arch, nr: u32, args: [u64; 6]) -> Verdict {
@@ -345,7 +345,7 @@ proptest! {
     ) {
         let mut sets = strings(&chosen);
         sets.push("base".to_owned());
-        let program = compile(&Request { sets: &sets, allow: &strings(&extra), network: SocketRule::None }).unwrap();
+        let program = compile(&Request { sets: &sets, allow: &strings(&extra), network: SocketRule::None }).unwrap().plain;
         let catalogue = catalogue::embedded().unwrap();
         for (name, nr) in Arch::NATIVE.table() {
             let is_in = |set: &String| catalogue.set(set).unwrap().calls().any(|call| call == *name);
@@ -659,8 +659,76 @@ fn words_have_the_layout_of_sock_filter() {
 #[test]
 fn the_same_request_gives_the_same_program() {
     let reversed: Vec<String> = DEFAULT_SETS.iter().rev().map(|&name| name.to_owned()).collect();
-    let again = compile(&Request { sets: &reversed, allow: &[], network: SocketRule::Inet }).unwrap();
+    let again = compile(&Request { sets: &reversed, allow: &[], network: SocketRule::Inet }).unwrap().plain;
     assert_eq!(again, defaults(Arch::NATIVE, SocketRule::Inet));
+}
+
+// ---- the asking form ------------------------------------------------------------------------
+
+/// What the asking form may answer where the plain one answers `plain`.
+fn asked_instead(name: Option<&str>, plain: Verdict) -> Verdict {
+    let known = name.is_some_and(|name| !catalogue::embedded().unwrap().is_quiet(name));
+    if known && [EPERM, ENOSYS, EAFNOSUPPORT].contains(&plain) { Verdict::Ask } else { plain }
+}
+
+/// Every choice of sets that a shipped profile makes, and one with grants.
+fn filters(arch: Arch) -> Vec<Filter> {
+    let sets = [&DEFAULT_SETS[..], &["base", "process"], &["base"]];
+    let choice = |(sets, allow, network): (&&[&str], &[&str], SocketRule)| {
+        compile_for(arch, &Request { sets: &strings(sets), allow: &strings(allow), network }).unwrap()
+    };
+    RULES
+        .iter()
+        .flat_map(|network| sets.iter().map(move |sets| (sets, &[][..], *network)))
+        .chain([(&sets[2], &["ptrace", "ustat", "socket"][..], SocketRule::Inet)])
+        .map(choice)
+        .collect()
+}
+
+#[test]
+fn the_forms_differ_in_nothing_but_who_answers() {
+    let edges = edges();
+    for arch in ARCHES {
+        for filter in filters(arch) {
+            let compare = |audit: u32, nr: u32, args: [u64; 6]| {
+                let call = Call { nr, arch: audit, args };
+                let (plain, asking) =
+                    (filter.plain.verdict(&call).unwrap(), filter.asking.verdict(&call).unwrap());
+                let native = audit == arch.audit();
+                let wanted = if native { asked_instead(arch.name(nr), plain) } else { plain };
+                assert_eq!(asking, wanted, "{arch:?} {:?} {args:x?}", arch.name(nr));
+            };
+            let audits = [arch.audit(), 0x4000_0003, 0, u32::MAX];
+            let numbers = (0..=1024).chain([X32 - 1, X32, X32 | 59, 0x7fff_ffff, 1 << 31, u32::MAX]);
+            for (nr, audit) in numbers.flat_map(|nr| audits.map(|audit| (nr, audit))) {
+                for args in [[0; 6], [1; 6], [2; 6], [u64::MAX; 6]] {
+                    compare(audit, nr, args);
+                }
+            }
+            for (_, nr) in arch.table().iter().filter(|(name, _)| rules::of(name, SocketRule::Inet).is_some())
+            {
+                for (index, &edge) in (0..6).flat_map(|index| edges.iter().map(move |edge| (index, edge))) {
+                    for rest in [0, 1, 2] {
+                        let mut args = [rest; 6];
+                        args[index] = edge;
+                        compare(arch.audit(), *nr, args);
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn the_plain_form_never_asks_and_the_asking_one_does() {
+    for filter in filters(Arch::NATIVE) {
+        let asks = |program: &Program| {
+            program.words().iter().any(|word| word.code == 0x06 && word.k == libc::SECCOMP_RET_USER_NOTIF)
+        };
+        assert!(!asks(&filter.plain) && asks(&filter.asking));
+        // A listener that could say "go on" is of no use where nothing else is asked about.
+        assert!(filter.asking.words().len() < 2 * filter.plain.words().len());
+    }
 }
 
 // ---- requests -------------------------------------------------------------------------------
@@ -696,7 +764,7 @@ fn wrong_requests_say_what_is_wrong() {
 fn a_granted_call_is_allowed_and_keeps_its_argument_rule() {
     let allow = strings(&["ptrace", "socket", "ustat"]);
     let request = Request { sets: &strings(&["base"]), allow: &allow, network: SocketRule::None };
-    let program = compile(&request).unwrap();
+    let program = compile(&request).unwrap().plain;
     let ask = |name: &str, args| ask(&program, Arch::NATIVE, Arch::NATIVE.number(name).unwrap(), args);
     assert_eq!(ask("ptrace", [0; 6]), ALLOW);
     assert_eq!(ask("socket", [1, 1, 0, 0, 0, 0]), ALLOW);
@@ -728,7 +796,7 @@ fn every_argument_rule_belongs_to_a_call_of_some_set() {
 fn the_summary_counts_what_the_program_does() {
     let request = Request { sets: &strings(&DEFAULT_SETS), allow: &[], network: SocketRule::Inet };
     let summary = summary(&request).unwrap();
-    let program = compile(&request).unwrap();
+    let program = compile(&request).unwrap().plain;
     assert_eq!(summary.sets, DEFAULT_SETS);
     assert_eq!(summary.extra, [""; 0]);
     assert_eq!(summary.instructions, program.words().len());

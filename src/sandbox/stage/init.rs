@@ -3,7 +3,9 @@
 //! started; then it only reaps. Holds nothing of the caller's: blank environment, a closed list of descriptors,
 //! not dumpable. Dies with the owner: by signal and by the end of the control socket.
 
-use super::wire::{AtStep, Message, StageFault, Step, receive, send};
+use super::listener::{Listener, Taken};
+use super::trace::{self, Tracer};
+use super::wire::{Answers, AtStep, Message, StageFault, Step, receive, send};
 use super::{network, payload};
 use crate::plan::{FsOp, Mode, Plan};
 use crate::sandbox::root::{self, Root};
@@ -18,9 +20,11 @@ use rustix::process::{DumpableBehavior, Pid};
 use rustix::thread::{CapabilitiesSecureBits, Gid, Uid};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::time::{Duration, Instant};
 
 /// How often the mount points of masks and protections are compared even without a notification: a rename of
 /// one by the host gives none.
+const MASK_CHECK_EVERY: Duration = Duration::from_millis(250);
 const MASK_CHECK: Timespec = Timespec { tv_sec: 0, tv_nsec: 250_000_000 };
 
 /// Where the command's standard descriptors come from.
@@ -41,6 +45,8 @@ pub struct Task<'plan> {
     pub stdio: Stdio,
     /// Namespaces of the owner, to compare with; without it there are no canaries.
     pub host: Option<verify::HostView>,
+    /// Whether the command is traced.
+    pub trace: bool,
     /// Switched-off protections.
     pub mutants: Mutants,
 }
@@ -55,7 +61,7 @@ pub fn run(task: Task<'_>, control: &OwnedFd) -> ! {
 }
 
 fn stages(task: Task<'_>, control: &OwnedFd) -> Result<(), StageFault> {
-    let Task { plan, stdio, host, mutants } = task;
+    let Task { plan, stdio, host, trace, mutants } = task;
     let c = &plan.containment;
     if !mutants.off(Mutant::CloseRange) {
         keep_only(control, &stdio)?;
@@ -77,7 +83,7 @@ fn stages(task: Task<'_>, control: &OwnedFd) -> Result<(), StageFault> {
     rustix::process::umask(FileMode::empty());
     rustix::system::sethostname(c.hostname.as_bytes()).at(Step::HostName)?;
     root::make_private(mutants)?;
-    let prepared = payload::Prepared::of(plan)?;
+    let prepared = payload::Prepared::of(plan, trace)?;
     let trees = await_owner(control)?;
     become_init(plan, mutants)?;
     die_with_owner()?;
@@ -139,12 +145,15 @@ fn stages(task: Task<'_>, control: &OwnedFd) -> Result<(), StageFault> {
     if let Some((master, _)) = &terminal {
         send(control.as_fd(), Message::Terminal, &[master.as_fd()]).at(Step::Terminal)?;
     }
-    let started = waiting.release()?;
+    waiting.release()?;
+    let Taken { listener, answers } = waiting.listener(plan)?;
+    let tracer = if trace { Some(Tracer::begin(waiting.pid())?) } else { None };
+    let started = waiting.go(answers, prepared.waits)?;
     drop(terminal);
     drop(stdio);
     drop(rules);
     drop(host_proc);
-    serve(control, &signals, started, watch)
+    serve(control, &signals, started, watch, Eyes { listener, answers, tracer })
 }
 
 /// Closes everything but what this stage was given. A clone does not exec, so close-on-exec does nothing for it:
@@ -325,17 +334,34 @@ fn unescape(text: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Reaps, forwards signals, and ends: when the command has ended, when the owner is gone, when a mask is lost.
-/// The end of this process ends every other one of the PID namespace. pid_namespaces(7).
+/// What init sees of the command's refusals.
+struct Eyes<'plan> {
+    listener: Option<Listener<'plan>>,
+    answers: Answers,
+    tracer: Option<Tracer>,
+}
+
+fn tell_started(control: &OwnedFd, answers: Answers, tracer: Option<&Tracer>) -> Result<(), StageFault> {
+    let kept: Vec<_> = tracer.iter().map(|tracer| tracer.file().as_fd()).collect();
+    send(control.as_fd(), Message::Started { answers }, &kept).at(Step::Execute)
+}
+
+/// Reaps, forwards signals, answers what the filter refuses, and ends: when the command has ended, when the owner is
+/// gone, when a mask is lost. The end of this process ends every other one of the PID namespace. pid_namespaces(7).
 fn serve(
     control: &OwnedFd,
     signals: &SignalFd,
     started: payload::Started,
     watch: Option<MaskWatch>,
+    eyes: Eyes<'_>,
 ) -> Result<(), StageFault> {
+    let Eyes { mut listener, answers, mut tracer } = eyes;
     let mut start_line = Some(started.line);
+    let mut stops_wait = false;
     let mut cpu_us = 0;
     let mut max_rss_kib = 0;
+    let mut refused = 0;
+    let mut looked = Instant::now();
     // What the stage still holds is listed here; everything else was closed with its owner's end.
     loop {
         let mut fds = vec![
@@ -344,39 +370,82 @@ fn serve(
         ];
         if let Some(line) = &start_line {
             fds.push(PollFd::from_borrowed_fd(line.as_fd(), PollFlags::IN));
+        } else if let Some(listener) = &listener {
+            // Not before the owner knows that the command has started; what it asks waits as long.
+            fds.push(PollFd::from_borrowed_fd(listener.fd(), PollFlags::IN));
         }
+        let masks = fds.len();
         if let Some(watch) = &watch {
             fds.push(PollFd::from_borrowed_fd(watch.info.as_fd(), PollFlags::PRI));
         }
-        match poll(&mut fds, watch.as_ref().map(|_| &MASK_CHECK)) {
+        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let patience = if stops_wait { Some(&at_once) } else { watch.as_ref().map(|_| &MASK_CHECK) };
+        match poll(&mut fds, patience) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(e) => return Err(StageFault::new(Step::MaskLost, &e.into())),
         }
         let ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
+        let ended = fds.get(2).is_some_and(|fd| fd.revents().contains(PollFlags::HUP));
         drop(fds);
-        if let Some(line) = &start_line
-            && ready[2]
+        let is_ready = |n: usize| ready.get(n) == Some(&true);
+        if let Some(line) = &start_line {
+            if is_ready(2) {
+                let fault = payload::read_line(line);
+                start_line = None;
+                match fault {
+                    None => tell_started(control, answers, tracer.as_ref())?,
+                    Some(fault) => return Err(fault),
+                }
+            }
+        } else if is_ready(2)
+            && let Some(asked) = &mut listener
         {
-            let fault = payload::read_line(line);
-            start_line = None;
-            match fault {
-                None => say(control, Message::Started, Step::Execute)?,
-                Some(fault) => return Err(fault),
+            let goes_on = asked.answer(|refusal| say(control, Message::Refused(refusal), Step::Execute))?;
+            refused = asked.total();
+            // Nobody is left who could ask, or the kernel gives no more: what is asked then is answered ENOSYS.
+            if ended || !goes_on {
+                listener = None;
             }
         }
-        if watch.as_ref().is_some_and(|w| !w.holds()) {
-            return Err(StageFault { step: Step::MaskLost, errno: 0, index: u32::MAX });
+        // A flood of refused calls must neither hold this up nor make each of them pay for it.
+        let only_asked =
+            start_line.is_none() && is_ready(2) && !(is_ready(0) || is_ready(1) || is_ready(masks));
+        if let Some(watch) = &watch
+            && (!only_asked || looked.elapsed() >= MASK_CHECK_EVERY)
+        {
+            looked = Instant::now();
+            if !watch.holds() {
+                return Err(StageFault { step: Step::MaskLost, errno: 0, index: u32::MAX });
+            }
         }
-        if ready[0] {
+        if is_ready(0) {
             match hear(control, Step::AwaitGo)? {
                 Message::Signal { number } => signal_group(started.pid, number),
                 _ => return Err(StageFault { step: Step::AwaitGo, errno: libc::EPROTO, index: u32::MAX }),
             }
         }
-        if ready[1] {
+        if is_ready(1) || stops_wait {
             while matches!(signals.read_signal(), Ok(Some(_))) {}
+            stops_wait = false;
+            let mut stops = 0;
             // ECHILD or nothing more: both end the round.
             while let Ok(Some(reaped)) = sys::wait::wait4(-1, false) {
+                if let Some(tracer) = &mut tracer {
+                    if reaped.is_stopped() {
+                        tracer.stopped(reaped.pid, reaped.status);
+                        stops += 1;
+                        if stops >= trace::ROUND {
+                            stops_wait = true;
+                            break;
+                        }
+                        continue;
+                    }
+                    tracer.ended(reaped.pid);
+                    // Tracees end once for their tracer and once for their parent, who counts them.
+                    if reaped.pid != started.pid {
+                        continue;
+                    }
+                }
                 cpu_us += reaped.cpu_us;
                 max_rss_kib = max_rss_kib.max(reaped.max_rss_kib);
                 if reaped.pid == started.pid {
@@ -384,8 +453,11 @@ fn serve(
                     if let Some(line) = &start_line {
                         match payload::read_line(line) {
                             Some(fault) => return Err(fault),
-                            None => say(control, Message::Started, Step::Execute)?,
+                            None => tell_started(control, answers, tracer.as_ref())?,
                         }
+                    }
+                    if refused > 0 {
+                        say(control, Message::RefusedCalls { total: refused }, Step::Execute)?;
                     }
                     let status = reaped.status;
                     say(control, Message::Ended { status, cpu_us, max_rss_kib }, Step::Execute)?;

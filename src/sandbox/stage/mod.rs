@@ -8,6 +8,8 @@
 //! ```
 
 pub mod init;
+pub mod listener;
 pub mod network;
 pub mod payload;
+pub mod trace;
 pub mod wire;

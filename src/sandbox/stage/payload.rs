@@ -1,9 +1,12 @@
 //! **Process:** the command-to-be, and its sacrificial sibling. **Parent:** init. **Namespaces:** a second user
 //! and mount namespace below init's, which locks every mount as it stands. **May still:** in window C (before
-//! `no_new_privs`) allocate, open, prepare; in window D only check itself, execute, write one fault record, exit.
+//! `no_new_privs`) allocate, open, prepare; in window D only say what its filter is, wait at its gate, check itself,
+//! execute, write one fault record, exit.
 
-use super::wire::{AtStep, StageFault, Step};
+use super::listener::{self, Taken};
+use super::wire::{Answers, AtStep, Filtered, StageFault, Step};
 use crate::plan::Plan;
+use crate::plan::seccomp::{Arch, Call, Program, Verdict};
 use crate::sandbox::{Mutant, Mutants, caps, verify};
 use crate::sys;
 use crate::sys::clone::Cloned;
@@ -51,23 +54,106 @@ pub struct Started {
     pub line: OwnedFd,
 }
 
-/// A process that will become the command when it is let.
+/// A restricted process's ends of its lines with init.
 #[derive(Debug)]
-pub struct Waiting {
-    started: Started,
-    gate: OwnedFd,
+pub struct Ends {
+    /// Says what its filter is, and what went wrong.
+    pub say: OwnedFd,
+    /// Opens when it may go on.
+    pub wait: OwnedFd,
 }
 
-impl Waiting {
-    /// Lets it go on.
+/// init's ends of the same.
+#[derive(Debug)]
+pub struct Lines {
+    /// What the process says.
+    pub hear: OwnedFd,
+    /// Its gate.
+    pub gate: OwnedFd,
+}
+
+/// What opens a gate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+enum Open {
+    /// Go on.
+    AsIs = 1,
+    /// Nobody will answer: install the plain form on top, and go on.
+    Plain = 2,
+}
+
+/// The lines between init and a process that it is about to make.
+///
+/// # Errors
+/// pipe2(2), socketpair(2).
+pub fn lines() -> Result<(Lines, Ends), StageFault> {
+    let pipe = || rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).at(Step::Fork);
+    let (wait, gate) = pipe()?;
+    let (hear, say) = rustix::net::socketpair(
+        rustix::net::AddressFamily::UNIX,
+        rustix::net::SocketType::SEQPACKET,
+        rustix::net::SocketFlags::CLOEXEC,
+        None,
+    )
+    .at(Step::Fork)?;
+    Ok((Lines { hear, gate }, Ends { say, wait }))
+}
+
+impl Lines {
+    /// Lets the process go on, whose filter is answered as `answers` says.
     ///
     /// # Errors
     /// write(2). A process that has failed already is not an error: its line says so.
-    pub fn release(self) -> Result<Started, StageFault> {
-        match rustix::io::write(&self.gate, &[1]) {
-            Ok(_) | Err(rustix::io::Errno::PIPE) => Ok(self.started),
+    pub fn open(&self, answers: Answers) -> Result<(), StageFault> {
+        let open = if matches!(answers, Answers::NotTaken { .. }) { Open::Plain } else { Open::AsIs };
+        match rustix::io::write(&self.gate, &[open as u8]) {
+            Ok(_) | Err(rustix::io::Errno::PIPE) => Ok(()),
             Err(e) => Err(StageFault::new(Step::Fork, &e.into())),
         }
+    }
+}
+
+/// A process that will become the command when it is let.
+#[derive(Debug)]
+pub struct Waiting {
+    pid: i32,
+    pidfd: OwnedFd,
+    lines: Lines,
+}
+
+impl Waiting {
+    /// Its pid in the executor.
+    pub fn pid(&self) -> i32 {
+        self.pid
+    }
+
+    /// Lets it restrict itself: the owner has judged what it knows of this executor.
+    ///
+    /// # Errors
+    /// write(2).
+    pub fn release(&self) -> Result<(), StageFault> {
+        self.lines.open(Answers::Listener)
+    }
+
+    /// Waits until it has its filter, and takes the listener of that.
+    ///
+    /// # Errors
+    /// What the process could not do.
+    pub fn listener<'plan>(&self, plan: &'plan Plan) -> Result<Taken<'plan>, StageFault> {
+        let taken = listener::take(&self.lines.hear, &self.pidfd, &plan.containment.seccomp)?;
+        // One that is gone without a word was killed: its end says how, as that of any command.
+        Ok(taken.unwrap_or(Taken { listener: None, answers: Answers::NoFilter }))
+    }
+
+    /// Lets it go on, when it `waits` for that.
+    ///
+    /// # Errors
+    /// write(2).
+    pub fn go(self, answers: Answers, waits: bool) -> Result<Started, StageFault> {
+        if waits {
+            self.lines.open(answers)?;
+        }
+        Ok(Started { pid: self.pid, line: self.lines.hear })
     }
 }
 
@@ -76,15 +162,14 @@ impl Waiting {
 /// # Errors
 /// pipe2(2), clone3(2).
 pub fn start(shared: &Shared<'_>, io: Io<'_>) -> Result<Waiting, StageFault> {
-    let (line, fault_line) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).at(Step::Fork)?;
-    let (wait, gate) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).at(Step::Fork)?;
+    let (lines, ends) = lines()?;
     match sys::clone::clone3(0, None).at(Step::Fork)? {
-        Cloned::Parent { pid, .. } => Ok(Waiting { started: Started { pid, line }, gate }),
+        Cloned::Parent { pid, pidfd } => Ok(Waiting { pid, pidfd, lines }),
         Cloned::Child => {
-            drop(gate);
-            let fault = become_command(shared, io, &wait, fault_line.as_raw_fd());
+            drop(lines);
+            let fault = become_command(shared, io, &ends);
             // The reader tells this from an execution; when it is gone, so is everything.
-            let _ = rustix::io::write(&fault_line, &fault.encode());
+            let _ = rustix::io::write(&ends.say, &fault.encode());
             sys::clone::exit_now(125)
         }
     }
@@ -105,14 +190,15 @@ pub fn read_line(line: &OwnedFd) -> Option<StageFault> {
 }
 
 /// Everything from the fork to execve; returns only what went wrong.
-fn become_command(shared: &Shared<'_>, io: Io<'_>, wait: &OwnedFd, fault_line: RawFd) -> StageFault {
+fn become_command(shared: &Shared<'_>, io: Io<'_>, ends: &Ends) -> StageFault {
     let go = || -> Result<std::convert::Infallible, StageFault> {
         own_session(shared, io)?;
         second_namespace(shared)?;
         place_stdio(io)?;
         let found = shared.prepared.found();
-        await_release(wait)?;
-        restrict(shared, &[fault_line], || ())?;
+        // Nothing of the command runs before the owner has judged what it knows of this executor.
+        await_release(&ends.wait)?;
+        restrict(shared, ends, &[], || ())?;
         self_check(shared)?;
         Err(shared.prepared.execute(&found))
     };
@@ -122,16 +208,14 @@ fn become_command(shared: &Shared<'_>, io: Io<'_>, wait: &OwnedFd, fault_line: R
     }
 }
 
-/// Nothing of the command runs before the owner has judged what it knows of this executor.
-fn await_release(wait: &OwnedFd) -> Result<(), StageFault> {
-    loop {
-        match rustix::io::read(wait, &mut [0u8; 1]) {
-            Ok(1) => return Ok(()),
-            // init has ended, and this process does with it.
-            Ok(_) => sys::clone::exit_now(125),
-            Err(rustix::io::Errno::INTR) => {}
-            Err(e) => return Err(StageFault::new(Step::AwaitGo, &e.into())),
-        }
+/// Waits at the gate.
+fn await_release(wait: &OwnedFd) -> Result<Open, StageFault> {
+    let mut byte = [0u8; 1];
+    match rustix::io::retry_on_intr(|| rustix::io::read(wait, &mut byte)).at(Step::AwaitGo)? {
+        1 if byte[0] == Open::Plain as u8 => Ok(Open::Plain),
+        1 => Ok(Open::AsIs),
+        // init has ended, and this process does with it.
+        _ => sys::clone::exit_now(125),
     }
 }
 
@@ -199,11 +283,17 @@ fn high(fd: &OwnedFd) -> Result<OwnedFd, StageFault> {
     rustix::io::fcntl_dupfd_cloexec(fd, 10).at(Step::Stdio)
 }
 
-/// The restrictions, in the one order in which each still works. `before_filter` runs last before the filter.
+/// The restrictions, in the one order in which each still works, up to the opening of the gate. `before_filter` runs
+/// last before the filter.
 ///
 /// # Errors
 /// The step that the kernel refused.
-pub fn restrict(shared: &Shared<'_>, keep: &[RawFd], before_filter: impl FnOnce()) -> Result<(), StageFault> {
+pub fn restrict(
+    shared: &Shared<'_>,
+    ends: &Ends,
+    keep: &[RawFd],
+    before_filter: impl FnOnce(),
+) -> Result<(), StageFault> {
     let plan = shared.plan;
     let off = |m| shared.mutants.off(m);
     if !off(Mutant::Capabilities) {
@@ -214,22 +304,44 @@ pub fn restrict(shared: &Shared<'_>, keep: &[RawFd], before_filter: impl FnOnce(
     sys::signals::unblock().at(Step::Session)?;
     rustix::process::umask(FileMode::from_raw_mode(0o022));
     rustix::process::chdir(plan.command.cwd.as_path()).at(Step::WorkingDirectory)?;
-    if !off(Mutant::NoNewPrivileges) || plan.containment.seccomp.program.words().is_empty() {
+    if !off(Mutant::NoNewPrivileges) || plan.containment.seccomp.filter.plain.words().is_empty() {
         rustix::thread::set_no_new_privs(true).at(Step::NoNewPrivileges)?;
     }
     if let Some(rules) = shared.rules {
         sys::landlock::restrict_self(rules.as_fd()).at(Step::LandlockRestrict)?;
     }
     if !off(Mutant::CloseRange) {
-        let mut all = vec![0, 1, 2];
+        let mut all = vec![0, 1, 2, ends.say.as_raw_fd(), ends.wait.as_raw_fd()];
         all.extend_from_slice(keep);
         sys::fds::close_all_but(&all).at(Step::CloseAll)?;
     }
     before_filter();
-    if off(Mutant::Seccomp) || plan.containment.gaps.contains_key(&crate::base::Protection::Seccomp) {
-        return Ok(());
+    let no_filter =
+        off(Mutant::Seccomp) || plan.containment.gaps.contains_key(&crate::base::Protection::Seccomp);
+    let plain = &shared.prepared.filter;
+    let installed = if no_filter { None } else { Some(sys::notify::install(&shared.prepared.asking)) };
+    let said = match &installed {
+        None => Filtered::No,
+        Some(Ok(listener)) => Filtered::Asking { number: listener.as_raw_fd() },
+        Some(Err(e)) => {
+            sys::seccomp::install(plain).at(Step::SeccompInstall)?;
+            Filtered::Plain { errno: e.raw_os_error().unwrap_or(0) }
+        }
+    };
+    match (&installed, shared.prepared.waits) {
+        (Some(Ok(listener)), false) => {
+            let sent = super::wire::send_line(ends.say.as_fd(), Filtered::Sent.encode(), listener.as_fd());
+            sent.at(Step::SeccompInstall)?;
+        }
+        _ => drop(rustix::io::write(&ends.say, &said.encode()).at(Step::SeccompInstall)?),
     }
-    sys::seccomp::install(&shared.prepared.filter).at(Step::SeccompInstall)
+    let open = if shared.prepared.waits { await_release(&ends.wait)? } else { Open::AsIs };
+    // The listener is init's alone from here on.
+    drop(installed);
+    if open == Open::Plain {
+        sys::seccomp::install_on_top(plain).at(Step::SeccompInstall)?;
+    }
+    Ok(())
 }
 
 /// The three questions that a restricted process can still ask about itself. A wrong answer is a fault.
@@ -252,10 +364,22 @@ fn self_check(shared: &Shared<'_>) -> Result<(), StageFault> {
     Ok(())
 }
 
+/// Whether the filter lets a process send what it holds to init.
+fn may_send(plan: &Plan) -> bool {
+    let Some(nr) = Arch::NATIVE.number("sendmsg") else { return false };
+    let call = Call { nr, arch: Arch::NATIVE.audit(), args: [0; 6] };
+    matches!(plan.containment.seccomp.filter.asking.verdict(&call), Ok(Verdict::Allow))
+}
+
 /// What both processes need in the kernel's form; made by init while it waits for its owner.
 pub struct Prepared {
-    /// The filter's instructions.
+    /// The filter's instructions, in its plain form.
     filter: Vec<Insn>,
+    /// In its asking form.
+    asking: Vec<Insn>,
+    /// A process with the filter waits at its gate until init has taken the listener: it may not send it, or is to be
+    /// traced from its beginning.
+    pub waits: bool,
     image: Image,
     /// Candidates for the program, in search order.
     candidates: Vec<CString>,
@@ -266,10 +390,13 @@ impl Prepared {
     ///
     /// # Errors
     /// EINVAL for a NUL in an argument, a variable or a path.
-    pub fn of(plan: &Plan) -> Result<Self, StageFault> {
+    pub fn of(plan: &Plan, trace: bool) -> Result<Self, StageFault> {
         let nul = |_| StageFault { step: Step::Execute, errno: libc::EINVAL, index: 0 };
-        let words = plan.containment.seccomp.program.words();
-        let filter = words.iter().map(|w| Insn { code: w.code, jt: w.jt, jf: w.jf, k: w.k }).collect();
+        let laid_out = |program: &Program| -> Vec<Insn> {
+            program.words().iter().map(|w| Insn { code: w.code, jt: w.jt, jf: w.jf, k: w.k }).collect()
+        };
+        let filter = &plan.containment.seccomp.filter;
+        let (filter, asking) = (laid_out(&filter.plain), laid_out(&filter.asking));
         let command = &plan.command;
         let argv = command.argv.iter().map(|a| a.as_bytes());
         let env = command.env.iter().map(|(name, value)| [name.as_bytes(), b"=", value.as_bytes()].concat());
@@ -284,7 +411,8 @@ impl Prepared {
         };
         let candidates =
             candidates.into_iter().map(|path| CString::new(path).map_err(nul)).collect::<Result<_, _>>()?;
-        Ok(Self { filter, image, candidates })
+        let waits = trace || !may_send(plan);
+        Ok(Self { filter, asking, waits, image, candidates })
     }
 
     /// At which of the candidates something lies.

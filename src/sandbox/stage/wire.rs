@@ -2,6 +2,8 @@
 //! `SOCK_SEQPACKET` pair; early, late and repeated messages are refused by [`Sequence`], which is a pure
 //! value and is tested without forking.
 
+use super::listener::TOLD_MAX;
+use crate::plan::seccomp::Refusal;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
     SendFlags,
@@ -53,6 +55,7 @@ pub enum Step {
     CloseAll,
     SeccompInstall,
     SelfCheck,
+    Trace,
     Execute,
     MaskLost,
     Canary,
@@ -103,6 +106,7 @@ impl Step {
             Self::CloseAll => "closing descriptors",
             Self::SeccompInstall => "installing the system-call filter",
             Self::SelfCheck => "checking itself",
+            Self::Trace => "tracing the command",
             Self::Execute => "executing the command",
             Self::MaskLost => "keeping masks and protections in place",
             Self::Canary => "running the canaries",
@@ -145,6 +149,7 @@ const ALL: [Step; Step::LAST as usize] = [
     Step::CloseAll,
     Step::SeccompInstall,
     Step::SelfCheck,
+    Step::Trace,
     Step::Execute,
     Step::MaskLost,
     Step::Canary,
@@ -194,6 +199,136 @@ impl StageFault {
     }
 }
 
+/// What a process says of the filter that it has just installed, in eight bytes on its line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Filtered {
+    /// None was to be installed.
+    No,
+    /// The asking form; the listener comes along, and the process goes on.
+    Sent,
+    /// The asking form; the listener is this descriptor of the process, which waits at its gate.
+    Asking {
+        /// Its number.
+        number: i32,
+    },
+    /// The plain form, since the other could not be had.
+    Plain {
+        /// Why not.
+        errno: i32,
+    },
+}
+
+impl Filtered {
+    const MAGIC: u8 = 0x5d;
+
+    /// The bytes.
+    pub fn encode(self) -> [u8; 8] {
+        let (kind, value) = match self {
+            Self::No => (0, 0),
+            Self::Asking { number } => (1, number),
+            Self::Plain { errno } => (2, errno),
+            Self::Sent => (3, 0),
+        };
+        let value = value.to_le_bytes();
+        [Self::MAGIC, kind, 0, 0, value[0], value[1], value[2], value[3]]
+    }
+
+    /// Reads them back.
+    pub fn decode(raw: [u8; 8]) -> Option<Self> {
+        let value = i32::from_le_bytes([raw[4], raw[5], raw[6], raw[7]]);
+        let said = match raw[1] {
+            0 => Self::No,
+            1 => Self::Asking { number: value },
+            2 => Self::Plain { errno: value },
+            3 => Self::Sent,
+            _ => return None,
+        };
+        (said.encode() == raw).then_some(said)
+    }
+}
+
+/// Sends the eight bytes of a process's line, and a descriptor with them. Allocates nothing.
+///
+/// # Errors
+/// sendmsg(2).
+pub fn send_line(line: BorrowedFd<'_>, raw: [u8; 8], with: BorrowedFd<'_>) -> io::Result<()> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    let fds = [with];
+    if !ancillary.push(SendAncillaryMessage::ScmRights(&fds)) {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    let sent = rustix::io::retry_on_intr(|| {
+        rustix::net::sendmsg(line, &[IoSlice::new(&raw)], &mut ancillary, SendFlags::NOSIGNAL)
+    });
+    Ok(sent.map(drop)?)
+}
+
+/// What is next on a process's line, and the descriptor that came with it; `None` at its end.
+///
+/// # Errors
+/// recvmsg(2); InvalidData for other than eight bytes.
+pub fn receive_line(line: &OwnedFd) -> io::Result<Option<([u8; 8], Option<OwnedFd>)>> {
+    let mut raw = [0u8; 9];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let got = rustix::io::retry_on_intr(|| {
+        let mut iov = [IoSliceMut::new(&mut raw)];
+        rustix::net::recvmsg(line, &mut iov, &mut ancillary, RecvFlags::CMSG_CLOEXEC)
+    })?;
+    let fd = ancillary.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut received) => received.next(),
+        _ => None,
+    });
+    match (got.bytes, <[u8; 8]>::try_from(&raw[..8])) {
+        (0, _) => Ok(None),
+        (8, Ok(raw)) => Ok(Some((raw, fd))),
+        _ => Err(io::ErrorKind::InvalidData.into()),
+    }
+}
+
+/// Who answers the calls that the command's filter refuses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Answers {
+    /// init, by its listener: what is refused is known.
+    Listener,
+    /// The filter alone: a listener could not be installed.
+    NotInstalled {
+        /// Why not; EBUSY when another one is installed already.
+        errno: i32,
+    },
+    /// The filter alone: init could not take the listener.
+    NotTaken {
+        /// Why not.
+        errno: i32,
+    },
+    /// There is no filter.
+    NoFilter,
+}
+
+impl Answers {
+    fn encode(self) -> i32 {
+        match self {
+            Self::Listener => 0,
+            Self::NotInstalled { errno } => 1 << 16 | errno & 0xffff,
+            Self::NotTaken { errno } => 2 << 16 | errno & 0xffff,
+            Self::NoFilter => 3 << 16,
+        }
+    }
+
+    fn decode(word: i32) -> Option<Self> {
+        let errno = word & 0xffff;
+        let answers = match word >> 16 {
+            0 => Self::Listener,
+            1 => Self::NotInstalled { errno },
+            2 => Self::NotTaken { errno },
+            3 => Self::NoFilter,
+            _ => return None,
+        };
+        (answers.encode() == word).then_some(answers)
+    }
+}
+
 /// Attaches a step to the result of a system call.
 pub trait AtStep<T> {
     /// Names the step in which this failed.
@@ -236,8 +371,18 @@ pub enum Message {
     },
     /// init → owner: the terminal's master side comes along.
     Terminal,
-    /// init → owner: the command was executed.
-    Started,
+    /// init → owner: the command was executed; where it is traced, what that keeps comes along.
+    Started {
+        /// Who answers what its filter refuses.
+        answers: Answers,
+    },
+    /// init → owner: the filter refused this, for the first time. At most [`TOLD_MAX`] of them.
+    Refused(Refusal),
+    /// init → owner: how many calls were refused, when any were, just before the end.
+    RefusedCalls {
+        /// All of them.
+        total: u64,
+    },
     /// owner → init: send this signal to the command's process group.
     Signal {
         /// Number.
@@ -267,13 +412,15 @@ impl Message {
             Self::Go { .. } => 4,
             Self::Canaries { .. } => 5,
             Self::Terminal => 6,
-            Self::Started => 7,
+            Self::Started { .. } => 7,
             Self::Signal { .. } => 8,
             Self::Ended { .. } => 9,
             Self::Fault(_) => 10,
             Self::Trees => 11,
             Self::Network => 12,
             Self::Limited => 13,
+            Self::Refused(_) => 14,
+            Self::RefusedCalls { .. } => 15,
         }
     }
 
@@ -288,11 +435,16 @@ impl Message {
             Self::Signal { number } => (number, 0, 0),
             Self::Ended { status, cpu_us, max_rss_kib } => (status, cpu_us, max_rss_kib),
             Self::Fault(fault) => (0, u64::from_le_bytes(fault.encode()), 0),
+            Self::Started { answers } => (answers.encode(), 0, 0),
+            Self::Refused(Refusal { nr, args: [first, second, third, fourth] }) => {
+                let pair = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
+                (nr.cast_signed(), pair(first, second), pair(third, fourth))
+            }
+            Self::RefusedCalls { total } => (0, total, 0),
             Self::Entered
             | Self::Mapped
             | Self::Built
             | Self::Terminal
-            | Self::Started
             | Self::Trees
             | Self::Network
             | Self::Limited => (0, 0, 0),
@@ -320,13 +472,18 @@ impl Message {
             4 => Self::Go { verify: word == 1 },
             5 => Self::Canaries { held: a, ran: b },
             6 => Self::Terminal,
-            7 => Self::Started,
+            7 => Self::Started { answers: Answers::decode(word)? },
             8 => Self::Signal { number: word },
             9 => Self::Ended { status: word, cpu_us: a, max_rss_kib: b },
             10 => Self::Fault(StageFault::decode(part(8))?),
             11 => Self::Trees,
             12 => Self::Network,
             13 => Self::Limited,
+            14 => {
+                let args = [a as u32, (a >> 32) as u32, b as u32, (b >> 32) as u32];
+                Self::Refused(Refusal { nr: word.cast_unsigned(), args })
+            }
+            15 => Self::RefusedCalls { total: a },
             _ => return None,
         };
         (message.encode() == *raw).then_some(message)
@@ -337,25 +494,39 @@ impl Message {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Sequence {
     last: u8,
+    refused: usize,
 }
 
 impl Sequence {
-    /// Takes `message` if it may come now: each at most once, in order, optional ones skipped; a fault at any
-    /// time before the end, and nothing after a fault or the end.
+    /// Takes `message` if it may come now: each at most once, in order, optional ones skipped; refusals, so many as
+    /// there may be, between the start and the end; a fault at any time before the end, and nothing after a fault or
+    /// the end.
     ///
     /// # Errors
     /// The message, when it is early, late, repeated or not init's to send.
     pub fn accept(&mut self, message: Message) -> Result<Message, Message> {
+        const STARTED: u8 = 7;
         const ENDED: u8 = 9;
+        const COUNTED: u8 = 15;
         let tag = message.tag();
         let allowed = match message {
             Message::Entered => self.last == 0,
             Message::Built => self.last == 1,
             Message::Canaries { .. } => self.last == 3,
             Message::Terminal => matches!(self.last, 3 | 5),
-            Message::Started => matches!(self.last, 3 | 5 | 6),
-            Message::Ended { .. } => self.last == 7,
-            Message::Fault(_) => self.last < ENDED,
+            Message::Started { .. } => matches!(self.last, 3 | 5 | 6),
+            Message::Refused(_) => {
+                self.refused += 1;
+                // The start stays what came last.
+                return if self.last == STARTED && self.refused <= TOLD_MAX {
+                    Ok(message)
+                } else {
+                    Err(message)
+                };
+            }
+            Message::RefusedCalls { .. } => self.last == STARTED,
+            Message::Ended { .. } => matches!(self.last, STARTED | COUNTED),
+            Message::Fault(_) => self.last < ENDED || self.last == COUNTED,
             Message::Trees
             | Message::Mapped
             | Message::Go { .. }
@@ -449,9 +620,20 @@ mod tests {
     fn the_usual_orders_are_accepted() {
         let canaries = Message::Canaries { held: 1, ran: 1 };
         let ended = Message::Ended { status: 0, cpu_us: 1, max_rss_kib: 1 };
+        let started = Message::Started { answers: Answers::Listener };
+        let refused = Message::Refused(Refusal { nr: 165, args: [0; 4] });
         for order in [
-            vec![Message::Entered, Message::Built, Message::Started, ended],
-            vec![Message::Entered, Message::Built, canaries, Message::Terminal, Message::Started, ended],
+            vec![Message::Entered, Message::Built, started, ended],
+            vec![Message::Entered, Message::Built, canaries, Message::Terminal, started, ended],
+            vec![
+                Message::Entered,
+                Message::Built,
+                started,
+                refused,
+                refused,
+                Message::RefusedCalls { total: 9 },
+                ended,
+            ],
         ] {
             let mut seq = Sequence::default();
             for m in order {
@@ -466,12 +648,27 @@ mod tests {
         assert!(seq.accept(Message::Built).is_err());
         assert!(seq.accept(Message::Entered).is_ok());
         assert!(seq.accept(Message::Entered).is_err());
-        assert!(seq.accept(Message::Started).is_err());
+        assert!(seq.accept(Message::Started { answers: Answers::NoFilter }).is_err());
         assert!(seq.accept(Message::Go { verify: true }).is_err());
         let fault = Message::Fault(StageFault { step: Step::Unshare, errno: 1, index: 0 });
         assert!(seq.accept(fault).is_ok());
         assert!(seq.accept(Message::Built).is_err());
         assert!(seq.accept(fault).is_err());
+    }
+
+    #[test]
+    fn refusals_are_bounded() {
+        let refused = |nr| Message::Refused(Refusal { nr, args: [0; 4] });
+        let mut seq = Sequence { last: 3, refused: 0 };
+        assert!(seq.accept(refused(0)).is_err(), "before the start");
+        let mut seq = Sequence { last: 7, refused: 0 };
+        for nr in 0..TOLD_MAX as u32 {
+            assert!(seq.accept(refused(nr)).is_ok(), "{nr}");
+        }
+        assert!(seq.accept(refused(0)).is_err(), "one too many");
+        assert!(seq.accept(Message::RefusedCalls { total: 1 }).is_ok());
+        assert!(seq.accept(Message::RefusedCalls { total: 1 }).is_err());
+        assert!(seq.accept(Message::Ended { status: 0, cpu_us: 0, max_rss_kib: 0 }).is_ok());
     }
 
     #[test]
@@ -490,6 +687,17 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn any_words_about_filters_decode_to_what_encodes_to_them(raw: [u8; 8], word: i32) {
+            if let Some(said) = Filtered::decode(raw) {
+                prop_assert_eq!(said.encode(), raw);
+                prop_assert!(StageFault::decode(raw).is_none(), "a fault is told from it");
+            }
+            if let Some(answers) = Answers::decode(word) {
+                prop_assert_eq!(answers.encode(), word);
+            }
+        }
+
         #[test]
         fn any_bytes_decode_to_what_encodes_to_them(raw in proptest::collection::vec(any::<u8>(), 0..40)) {
             if let Some(m) = Message::decode(&raw) {
