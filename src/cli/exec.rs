@@ -11,14 +11,16 @@ use super::result::{About, Assurance, Document, assurance};
 use super::{exit, fault, host};
 use crate::base::{Got, HostPath, Millis};
 use crate::plan::{self, HostFacts, Plan, Request};
-use crate::policy::Policy;
+use crate::policy::{Access, CACHES, CacheLayer, Policy};
 use crate::probe::{self, Store};
 use crate::sandbox::Mutants;
 use crate::supervise::drive::{self, Options};
+use crate::supervise::layers::{self, Held};
 use crate::supervise::outcome::{Boundary, Drain, Fault, LimitHit, Outcome, Report, Verified};
 use crate::supervise::output::Kept;
 use crate::supervise::recover::{self, Host, Recovered};
 use rustix::termios::isatty;
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::Path;
 
@@ -67,6 +69,36 @@ fn meant(exec: &Exec) -> Result<Ready, Fault> {
     Ok(Ready { policy, request, caller })
 }
 
+/// The kept layers of caches, by name.
+pub type Layers = BTreeMap<&'static str, plan::LayerFact>;
+
+/// Whose kept layers a policy and a request ask for, and which; `None` when they ask for none.
+fn layers<'r>(
+    policy: &Policy,
+    request: &'r Request,
+    facts: &HostFacts,
+) -> Option<(layers::Of<'r>, Vec<&'static str>)> {
+    let caches = &policy.caches;
+    let asked = caches.layer == CacheLayer::Kept && policy.workspace.access != Access::None;
+    let workspace = request.workspace.as_ref().filter(|_| asked)?;
+    let names: Vec<&'static str> =
+        CACHES.iter().filter(|c| caches.tools.contains(&c.tool)).map(|c| c.name).collect();
+    (!names.is_empty()).then(|| (layers::Of { uid: facts.uid, workspace, limit: caches.size.0 }, names))
+}
+
+/// The kept layers, as they would be for a run.
+pub fn look_at_layers(
+    policy: &Policy,
+    request: &Request,
+    facts: &HostFacts,
+    state: Option<&HostPath>,
+) -> Layers {
+    match (state, layers(policy, request, facts)) {
+        (Some(state), Some((of, names))) => layers::look(state, of, &names),
+        _ => Layers::new(),
+    }
+}
+
 /// The plan of a policy and a request on this host.
 ///
 /// # Errors
@@ -77,8 +109,11 @@ pub fn plan(
     facts: &HostFacts,
     caller: &Caller,
     state: Option<&HostPath>,
+    layers: Layers,
 ) -> Result<Plan, Fault> {
-    let paths = probe::gather(policy, request, caller.home.as_ref(), state).map_err(|e| fault::gather(&e))?;
+    let mut paths =
+        probe::gather(policy, request, caller.home.as_ref(), state).map_err(|e| fault::gather(&e))?;
+    paths.layers = layers;
     plan::resolve(policy, request, facts, &paths).map_err(|e| fault::plan(&e))
 }
 
@@ -105,12 +140,12 @@ fn launch(
     let boot = Host { boot_id: &facts.boot_id, proc: Path::new("/proc") };
     let recovered = recover::recover(&state, boot).map_err(|e| fault::live(&e))?;
     if !exec.quiet {
-        tell(&kept(&recovered));
+        tell(&left_by(&recovered));
     }
-    let planned = plan(policy, request, &facts, caller, Some(&state_real))?;
-    about.policy_digest = Some(planned.containment.policy_digest);
-    delivery.check(&planned)?;
-    about.own_network = planned.containment.own_network;
+    let kept = match layers(policy, request, &facts) {
+        Some((of, names)) => Held::take(&state, &state_real, of, &names),
+        None => Held::default(),
+    };
     let options = Options {
         capture: exec.json,
         tty: exec.tty,
@@ -118,21 +153,29 @@ fn launch(
         close_stdin: false,
         mutants,
     };
-    let mut report = drive::execute(&planned, &facts, &state, &store, &options);
-    if is_the_files(&report) {
-        // Nothing ran, and what the plan saw has changed since: another one fits, or says the same again.
-        let planned = plan(policy, request, &facts, caller, Some(&state_real))?;
-        report = drive::execute(&planned, &facts, &state, &store, &options);
+    let make = |facts: &HostFacts| plan(policy, request, facts, caller, Some(&state_real), kept.facts());
+    let run = |plan: &Plan, facts: &HostFacts| drive::execute(plan, facts, (&state, &store), &kept, &options);
+    let result = (|| {
+        let planned = make(&facts)?;
+        delivery.check(&planned)?;
+        about.plan(&planned);
+        let mut report = run(&planned, &facts);
+        if is_the_files(&report) {
+            // Nothing ran, and what the plan saw has changed since: another one fits, or says the same again.
+            report = run(&make(&facts)?, &facts);
+        }
+        if !is_the_hosts(&report) {
+            return Ok(report);
+        }
+        // The facts had promised more than the host gives: it may have changed since they were found out.
+        again(&report, &facts, &store, |fresh| Ok(run(&make(fresh)?, fresh))).unwrap_or(Ok(report))
+    })();
+    let hit = result.as_ref().is_ok_and(|r| r.limit.as_ref().is_some_and(|l| l.name == "cache"));
+    let emptied = kept.end(hit);
+    for cache in about.caches.iter_mut().filter(|c| emptied.contains(&c.name)) {
+        cache.note = Some("the kept layer held more than caches.size and was emptied".to_owned());
     }
-    if !is_the_hosts(&report) {
-        return Ok(report);
-    }
-    // The facts had promised more than the host gives: it may have changed since they were found out.
-    again(&report, &facts, &store, |fresh| {
-        let planned = plan(policy, request, fresh, caller, Some(&state_real))?;
-        Ok(drive::execute(&planned, fresh, &state, &store, &options))
-    })
-    .unwrap_or(Ok(report))
+    result
 }
 
 /// Whether nothing ran because files moved while the executor was built.
@@ -156,6 +199,7 @@ fn is_the_hosts(report: &Report) -> bool {
                         | "mount_point_changed"
                         | "workspace_changed"
                         | "cwd_missing"
+                        | "cache_unusable"
                 )
         }
         _ => false,
@@ -198,7 +242,8 @@ fn mutants(_: &Exec) -> Result<Mutants, Fault> {
 fn dry_run(exec: &Exec) -> Result<u8, Fault> {
     let Ready { policy, request, caller } = meant(exec)?;
     let (facts, state) = host::look(exec.state.state_dir.as_ref(), &caller)?;
-    let plan = plan(&policy, &request, &facts, &caller, state.as_ref())?;
+    let layers = look_at_layers(&policy, &request, &facts, state.as_ref());
+    let plan = plan(&policy, &request, &facts, &caller, state.as_ref(), layers)?;
     let bytes = if exec.json {
         let mut canonical = crate::base::canonical_json(&plan)
             .map_err(|e| fault::plan(&plan::PlanError::Encoding(e.to_string())))?;
@@ -345,7 +390,7 @@ fn lines(report: &Report, about: &About, quiet: bool) -> String {
 }
 
 /// What earlier runs left and nobody could clean.
-fn kept(recovered: &Recovered) -> String {
+fn left_by(recovered: &Recovered) -> String {
     let mut out = String::new();
     for created in &recovered.swept {
         let path = crate::base::text::visible(created.path.as_bytes());

@@ -3,7 +3,7 @@
 
 use crate::base::canon::b64;
 use crate::base::{Digest, Enforcement};
-use crate::plan::Mode;
+use crate::plan::{CachePlan, Mode, Plan};
 use crate::policy::{Origin, Policy};
 use crate::supervise::enforce;
 use crate::supervise::outcome::{
@@ -27,6 +27,8 @@ pub struct About {
     pub own_network: bool,
     /// Whether the output was kept rather than passed on.
     pub captured: bool,
+    /// Package caches.
+    pub caches: Vec<CachePlan>,
 }
 
 impl About {
@@ -34,6 +36,14 @@ impl About {
     pub fn profile(&mut self, policy: &Policy) {
         self.profile =
             policy.origins.first().map(|o| Profile { name: policy.name.clone(), origin: o.clone() });
+    }
+
+    /// Notes what the plan came to.
+    pub fn plan(&mut self, plan: &Plan) {
+        let c = &plan.containment;
+        self.policy_digest = Some(c.policy_digest);
+        self.own_network = c.own_network;
+        self.caches.clone_from(&c.caches);
     }
 }
 
@@ -232,6 +242,8 @@ pub struct Document<'a> {
     command_digest: Option<Digest>,
     /// The profile that won.
     profile: Option<&'a Profile>,
+    /// Package caches: where they are, and what becomes of what the command wrote to them.
+    caches: &'a [CachePlan],
     /// What could not be cleaned up.
     leftovers: &'a [String],
 }
@@ -261,6 +273,7 @@ impl<'a> Document<'a> {
             policy_digest: about.policy_digest,
             command_digest: report.command_digest,
             profile: about.profile.as_ref(),
+            caches: &about.caches,
             leftovers: &report.leftovers,
         }
     }
@@ -290,7 +303,8 @@ pub fn schema() -> serde_json::Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::base::{Gap, Got, HostPath, Need, Protection};
+    use crate::base::{Gap, Got, HostPath, Need, Protection, SandboxPath};
+    use crate::plan::CacheLayer;
     use crate::supervise::outcome::{Boundary, Fault, Measured, ToolEnd, Usage};
     use serde_json::{Value, json};
 
@@ -354,6 +368,13 @@ mod tests {
             policy_digest: Some(Digest::of(b"a")),
             own_network: true,
             captured: true,
+            caches: vec![CachePlan {
+                name: "npm",
+                at: SandboxPath::new("/home/agent/.npm").unwrap(),
+                host: false,
+                layer: CacheLayer::Kept,
+                note: None,
+            }],
         };
         (r, about)
     }

@@ -1,6 +1,9 @@
 //! A profile as typed: each key optional, so that what a file does not say stays visible.
 
-use super::{Access, InsideUser, LIST_ENTRIES_MAX, OutputAction, Posture, ProtectMissing, TABLE_ENTRIES_MAX};
+use super::{
+    Access, CacheLayer, InsideUser, LIST_ENTRIES_MAX, OutputAction, Posture, ProtectMissing,
+    TABLE_ENTRIES_MAX,
+};
 use crate::base::{
     ByteSize, CpuShare, HostPath, MemorySize, Millis, Need, OsBytes, Protection, RelPath, SandboxPath,
 };
@@ -41,6 +44,9 @@ pub struct ProfileDoc {
     #[serde(default)]
     #[schemars(length(max = LIST_ENTRIES_MAX))]
     pub mounts: Vec<MountDoc>,
+    /// Package caches.
+    #[serde(default)]
+    pub caches: CachesDoc,
     /// The environment, built from nothing.
     #[serde(default)]
     pub env: EnvDoc,
@@ -167,6 +173,20 @@ pub struct MountDoc {
     pub why: Option<String>,
 }
 
+/// `[caches]`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, schemars::JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CachesDoc {
+    /// Tools whose package caches the command gets, writable through a layer of its own.
+    #[serde(rename = "use")]
+    #[schemars(length(max = LIST_ENTRIES_MAX))]
+    pub tools: Option<Vec<String>>,
+    /// What becomes of that layer.
+    pub layer: Option<CacheLayer>,
+    /// The most that a kept layer may hold, for each cache.
+    pub size: Option<ByteSize>,
+}
+
 /// `[env]`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -177,6 +197,8 @@ pub struct EnvDoc {
     /// Names with values.
     #[schemars(extend("maxProperties" = TABLE_ENTRIES_MAX))]
     pub set: Option<BTreeMap<String, OsBytes>>,
+    /// Tell runtimes how much memory there is, where a memory limit holds and nobody has said so.
+    pub heap_hints: Option<bool>,
 }
 
 /// `[network]`.

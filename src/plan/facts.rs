@@ -211,6 +211,46 @@ pub struct ToolchainFact {
     pub credentials: Vec<(RelPath, Kind)>,
 }
 
+/// A package cache as it lies on the host.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case", tag = "is")]
+pub enum CachePlace {
+    /// The host has none, or what is named is more than a cache.
+    Absent,
+    /// A directory of the host.
+    Host {
+        /// Where it lies.
+        path: HostPath,
+        /// Its identity.
+        fact: PathFact,
+        /// Credential files below it that exist.
+        credentials: Vec<(RelPath, Kind)>,
+    },
+    /// A directory of the workspace, which has it already.
+    Workspace {
+        /// Below the workspace.
+        rel: RelPath,
+    },
+}
+
+/// The kept layer of a cache: locked for this run, or why it is not to be had. A view that runs nothing locks nothing.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case", tag = "is")]
+pub enum LayerFact {
+    /// A directory with `upper` and `work` in it.
+    Ready {
+        /// Where it lies.
+        path: HostPath,
+        /// Its identity.
+        fact: PathFact,
+    },
+    /// The run goes without it.
+    Unavailable {
+        /// In words for an operator.
+        why: String,
+    },
+}
+
 /// Facts about the paths that policy and request name.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Default)]
 pub struct PathFacts {
@@ -224,6 +264,10 @@ pub struct PathFacts {
     pub top: BTreeMap<RelPath, SystemEntry>,
     /// Toolchain directories outside `/usr`, most general first.
     pub toolchains: Vec<ToolchainFact>,
+    /// Package caches that the policy uses, by their names in [`crate::policy::CACHES`].
+    pub caches: BTreeMap<&'static str, CachePlace>,
+    /// Their kept layers.
+    pub layers: BTreeMap<&'static str, LayerFact>,
     /// The caller's home, when it has one.
     pub home: Option<HostPath>,
     /// The state directory.

@@ -3,6 +3,7 @@
 //! a clock or looks at the environment. Everything that displays containment (`policy explain`,
 //! `--dry-run`, the result, a later audit) is a view of one [`Plan`].
 
+mod caches;
 pub mod facts;
 pub mod request;
 pub mod resolve;

@@ -1,6 +1,9 @@
 //! The one function that makes a [`Plan`]. Pure: policy × request × facts → plan, or the reason why not.
 
-use super::facts::{HostFacts, Kind, Mode, PathFact, PathFacts, SystemEntry, WorkspaceFact};
+use super::caches;
+use super::facts::{
+    CachePlace, HostFacts, Kind, LayerFact, Mode, PathFact, PathFacts, SystemEntry, WorkspaceFact,
+};
 use super::request::Request;
 use super::seccomp;
 use super::types::*;
@@ -199,12 +202,14 @@ pub fn resolve(
         // People pause. The profile's default deadline is for what runs by itself.
         limits.wall_ms = None;
     }
-    let gaps = gaps(policy, host, &limits)?;
+    let gaps = gaps(policy, host, &limits, paths)?;
     let mut table = Table::default();
     let user = policy.user;
-    table.base_root(policy, request, paths)?;
+    let layered = !gaps.contains_key(&Protection::Caches);
+    table.base_root(policy, request, paths, layered)?;
     table.extra_mounts(policy, request, paths)?;
     let workspace_at = table.workspace(policy, request, paths)?;
+    let caches = table.caches(policy, paths, layered, workspace_at.as_ref())?;
     table.mask_state_dir(paths)?;
     let (sources, fs, watch) = table.finish()?;
 
@@ -230,6 +235,7 @@ pub fn resolve(
         sources,
         fs,
         watch,
+        caches,
         seccomp: SeccompPlan {
             sets: policy.seccomp.sets.clone(),
             allow: policy.seccomp.allow.clone(),
@@ -242,7 +248,7 @@ pub fn resolve(
         loopback: policy.network.loopback || policy.network.posture == Posture::General,
         limits,
     };
-    let command = command(policy, request, paths, workspace_at)?;
+    let command = command(policy, request, paths, workspace_at, &containment)?;
     let encode = |e: crate::base::canon::CanonError| PlanError::Encoding(e.to_string());
     let plan_digest = Digest::of_canonical(&containment).map_err(encode)?;
     let command_digest = Digest::of_canonical(&command).map_err(encode)?;
@@ -352,6 +358,7 @@ fn gaps(
     policy: &Policy,
     host: &HostFacts,
     limits: &LimitPlan,
+    paths: &PathFacts,
 ) -> Result<BTreeMap<Protection, Gap>, PlanError> {
     use super::facts::Fact;
     let mut missing: Vec<(Protection, String, String)> = Vec::new();
@@ -367,6 +374,11 @@ fn gaps(
     fact(Protection::Mounts, &host.mount_api);
     fact(Protection::Proc, &host.proc_fresh);
     fact(Protection::Seccomp, &host.seccomp);
+    let on_host = |place: &CachePlace| matches!(place, CachePlace::Host { .. });
+    let layer = |layer: &LayerFact| matches!(layer, LayerFact::Ready { .. });
+    if paths.layers.values().any(layer) || paths.caches.values().any(on_host) {
+        fact(Protection::Caches, &host.overlay);
+    }
     let abi = |needed: u32, what: &str| {
         (
             format!("{what} needs Landlock ABI {needed}, this kernel has {}", host.landlock_abi),
@@ -430,7 +442,15 @@ fn gaps(
 fn landlock(host: &HostFacts, fs: &[FsOp], deny_tcp: bool) -> LandlockPlan {
     let abi = host.landlock_abi.min(LANDLOCK_ABI_KNOWN);
     let mut rules = vec![LandlockRule { at: SandboxPath::root(), access: LandlockAccess::Read }];
+    let mut scratch: Vec<&SandboxPath> = Vec::new();
     for op in fs {
+        if let FsOp::Scratch { at, .. } = op {
+            // What lies in another one has its rule.
+            if scratch.iter().any(|s| at.is_within(s)) {
+                continue;
+            }
+            scratch.push(at);
+        }
         let access = match op {
             FsOp::Scratch { .. } | FsOp::Tmpfs { .. } | FsOp::Overlay { .. } => LandlockAccess::Tree,
             FsOp::Bind { writable: true, .. } => LandlockAccess::Tree,
@@ -452,11 +472,11 @@ type Finished = (Vec<SourceRef>, Vec<FsOp>, Vec<Watch>);
 
 /// The mount table under construction.
 #[derive(Default)]
-struct Table {
-    sources: Vec<SourceRef>,
-    ops: BTreeMap<(usize, SandboxPath), FsOp>,
+pub(super) struct Table {
+    pub(super) sources: Vec<SourceRef>,
+    pub(super) ops: BTreeMap<(usize, SandboxPath), FsOp>,
     /// Where each source is attached, for masking what lies below it.
-    attached: Vec<(HostPath, SandboxPath)>,
+    pub(super) attached: Vec<(HostPath, SandboxPath)>,
     watch: Vec<Watch>,
 }
 
@@ -464,12 +484,12 @@ fn at(path: &str) -> SandboxPath {
     SandboxPath::new(path).unwrap_or_else(|_| SandboxPath::root())
 }
 
-fn below(base: &SandboxPath, rel: &RelPath) -> SandboxPath {
+pub(super) fn below(base: &SandboxPath, rel: &RelPath) -> SandboxPath {
     base.join(rel)
 }
 
 impl Table {
-    fn put(&mut self, op: FsOp) -> Result<(), PlanError> {
+    pub(super) fn put(&mut self, op: FsOp) -> Result<(), PlanError> {
         let target = op.at().clone();
         let key = (target.depth(), target.clone());
         if target == SandboxPath::root() {
@@ -486,13 +506,20 @@ impl Table {
         }
     }
 
-    fn source(&mut self, path: &HostPath, fact: &PathFact, writable: bool, idmap: bool) -> SourceIx {
+    pub(super) fn source(
+        &mut self,
+        path: &HostPath,
+        fact: &PathFact,
+        writable: bool,
+        idmap: bool,
+    ) -> SourceIx {
         self.sources.push(SourceRef {
             path: path.clone(),
             fact: fact.clone(),
             writable,
             recursive: fact.kind == Kind::Dir,
             idmap,
+            owner: None,
         });
         SourceIx((self.sources.len() - 1) as u32)
     }
@@ -530,7 +557,13 @@ impl Table {
         }
     }
 
-    fn base_root(&mut self, policy: &Policy, request: &Request, paths: &PathFacts) -> Result<(), PlanError> {
+    fn base_root(
+        &mut self,
+        policy: &Policy,
+        request: &Request,
+        paths: &PathFacts,
+        layered: bool,
+    ) -> Result<(), PlanError> {
         if request.root.is_some() && !policy.grants.root {
             return Err(PlanError::NotGranted { what: "--root".into(), key: "root" });
         }
@@ -582,7 +615,9 @@ impl Table {
         if policy.root.toolchains && own_root.is_none() {
             for tool in &paths.toolchains {
                 let target = tool.path.as_sandbox();
-                self.system_bind(&tool.path, &tool.fact, target.clone())?;
+                if !(layered && caches::is_one(paths, &tool.path)) {
+                    self.system_bind(&tool.path, &tool.fact, target.clone())?;
+                }
                 for (rel, kind) in &tool.credentials {
                     self.put(FsOp::Mask { at: below(&target, rel), kind: *kind })?;
                 }
@@ -674,9 +709,9 @@ impl Table {
                 wants: "a directory",
             });
         }
-        let lower = self.source(source, fact, false, true);
+        let lower = Some(self.source(source, fact, false, true));
         self.attached.push((fact.real.clone(), target.clone()));
-        self.put(FsOp::Overlay { lower, at: target })
+        self.put(FsOp::Overlay { lower, layer: None, at: target })
     }
 
     fn workspace(
@@ -760,7 +795,7 @@ impl Table {
 
     /// Makes every directory from `base` down to `rel` a mount point, else a rename of one of them would carry what
     /// lies below it out of its protection or mask, in this run or the next.
-    fn pin_ancestors(&mut self, base: &SandboxPath, rel: &RelPath) {
+    pub(super) fn pin_ancestors(&mut self, base: &SandboxPath, rel: &RelPath) {
         let mut up = rel.as_path().parent();
         while let Some(dir) = up.filter(|d| !d.as_os_str().is_empty()) {
             if let Ok(rel) = RelPath::new(dir) {
@@ -867,7 +902,7 @@ fn missing_protected(policy: &Policy, fact: &WorkspaceFact) -> Vec<RelPath> {
         .collect()
 }
 
-fn check_target(target: &SandboxPath) -> Result<(), PlanError> {
+pub(super) fn check_target(target: &SandboxPath) -> Result<(), PlanError> {
     let first = target.as_path().iter().nth(1).map(OsStrExt::as_bytes);
     let reserved = [&b"proc"[..], b"dev", b"sys"];
     if first.is_none_or(|name| reserved.contains(&name)) {
@@ -924,6 +959,7 @@ fn command(
     request: &Request,
     paths: &PathFacts,
     workspace_at: Option<SandboxPath>,
+    containment: &Containment,
 ) -> Result<Command, PlanError> {
     let user = match policy.user {
         InsideUser::Agent => "agent",
@@ -955,6 +991,9 @@ fn command(
             }
         }
     }
+    for (name, value) in caches::variables(&containment.caches) {
+        env.insert(name.into(), value);
+    }
     for (name, value) in &policy.env.set {
         env.insert(name.as_str().into(), value.clone());
     }
@@ -967,11 +1006,37 @@ fn command(
         }
         env.insert(name.as_str().into(), value.clone());
     }
+    if policy.env.heap_hints {
+        for (name, value) in heap_hints(containment) {
+            // What anybody has said about it stands.
+            env.entry(name.into()).or_insert(value.into());
+        }
+    }
     if env.iter().any(|(n, v)| n.as_bytes().contains(&0) || v.as_bytes().contains(&0)) {
         return Err(PlanError::Nul("an environment variable"));
     }
     let cwd = request.cwd.clone().or(workspace_at).unwrap_or_else(SandboxPath::root);
     Ok(Command { argv: request.argv.clone(), env: env.into_iter().collect(), cwd, path, tty: request.tty })
+}
+
+/// Variables by which runtimes that would take the host's memory for theirs are told of the limit: V8, the JVM and .NET
+/// look for a cgroup file system, which is not there, and Go for nothing at all. Nothing where no limit holds.
+/// <https://nodejs.org/api/cli.html>, java(1), `go doc runtime`,
+/// <https://learn.microsoft.com/dotnet/core/runtime-config/garbage-collector>.
+fn heap_hints(c: &Containment) -> Vec<(&'static str, String)> {
+    let Some(limit) = c.limits.memory.filter(|_| !c.gaps.contains_key(&Protection::LimitMemory)) else {
+        return Vec::new();
+    };
+    // The rest is for stacks, code, buffers outside the heap, and the build tool that started the runtime.
+    let share = |percent: u64| u64::try_from(u128::from(limit) * u128::from(percent) / 100).unwrap_or(limit);
+    vec![
+        ("NODE_OPTIONS", format!("--max-old-space-size={}", (share(75) >> 20).max(1))),
+        // Not -Xmx: a program's own -XX:MaxRAMPercentage would be ignored beside it.
+        ("JAVA_TOOL_OPTIONS", format!("-XX:MaxRAM={limit} -XX:MaxRAMPercentage=50")),
+        ("GOMEMLIMIT", share(90).to_string()),
+        // Read as a hexadecimal number.
+        ("DOTNET_GCHeapHardLimit", format!("0x{:x}", share(75))),
+    ]
 }
 
 /// PATH inside: the caller's entries that exist there, in the caller's order, then the usual directories.

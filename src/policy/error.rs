@@ -298,6 +298,16 @@ pub enum Fault {
         /// "set" or "system call".
         what: &'static str,
     },
+    /// A word of a fixed list, and not one of them.
+    #[error("`{name}` is not {what}: {}", all.join(", "))]
+    UnknownWord {
+        /// What was written.
+        name: String,
+        /// What was expected.
+        what: &'static str,
+        /// Those that there are.
+        all: Vec<&'static str>,
+    },
     /// No set at all: nothing could run.
     #[error("without any set no program can start")]
     NoSets,
@@ -340,6 +350,7 @@ impl Fault {
             Self::ShareHostNeedsGeneral => "share_host_needs_general",
             Self::GeneralNeedsLoopback => "general_needs_loopback",
             Self::SeccompName { .. } => "seccomp_name",
+            Self::UnknownWord { .. } => "unknown_word",
             Self::NoSets => "no_sets",
         }
     }
@@ -348,6 +359,11 @@ impl Fault {
     pub fn hint(&self) -> Option<String> {
         let text = match self {
             Self::Manifest(fault) => return fault.hint(),
+            Self::UnknownWord { name, all, .. } => {
+                let near = near(name, all.iter().copied());
+                return (!near.is_empty())
+                    .then(|| format!("did you mean {}?", crate::manifest::quoted(&near)));
+            }
             Self::UnknownProfile { near, .. } | Self::UnknownKey { near } if !near.is_empty() => {
                 return Some(format!("did you mean {}?", crate::manifest::quoted(near)));
             }

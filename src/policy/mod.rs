@@ -6,6 +6,7 @@
 //! - *narrow*, for a project's file and `--set`: the result has to be within what would win without it
 //!   ([`Policy::is_within`]), else the widening key is named and nothing runs.
 
+mod caches;
 mod check;
 mod embedded;
 mod error;
@@ -17,6 +18,7 @@ mod setting;
 mod tests;
 mod types;
 
+pub use caches::{CACHES, Cache, Tool, Top};
 pub use embedded::{
     DEFAULT_PROFILE, FLOOR_PROFILE, PROFILE_NAME_MAX, PROJECT_FILE, SearchPlace, embedded, embedded_names,
     is_profile_name, search_path,

@@ -119,6 +119,7 @@ fn widenings(asked: &Policy, base: &Policy) -> Vec<Widening> {
         root,
         workspace,
         mounts,
+        caches,
         env,
         network,
         seccomp,
@@ -159,6 +160,12 @@ fn widenings(asked: &Policy, base: &Policy) -> Vec<Widening> {
 
     mount_table(&mut found, mounts, &base.mounts);
 
+    let (c, b) = (caches, &base.caches);
+    found.subset("caches.use", &c.tools, &b.tools, |b, a| a == b, |t| t.name().to_owned());
+    found.unless(c.layer <= b.layer, "caches.layer", word(b.layer), word(c.layer));
+    found.at_most("caches.size", Some(&c.size), Some(&b.size));
+
+    // `env.heap_hints` tells what the limits say anyway.
     found.subset("env.pass", &env.pass, &base.env.pass, |b, a| env_covers(b, a), Clone::clone);
     // A value that the profile sets may be what keeps a program harmless: neither more nor fewer nor others.
     found.unless(env.set == base.env.set, "env.set", variables(&base.env.set), variables(&env.set));

@@ -1,5 +1,6 @@
 //! The policy value itself. Plain data: made by this module's loader alone, read by `plan`.
 
+use super::caches::Tool;
 use crate::base::{
     ByteSize, CpuShare, Digest, HostPath, MemorySize, Millis, Need, OsBytes, Protection, RelPath, SandboxPath,
 };
@@ -7,7 +8,7 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 
 // Words that profiles and policies share; `manifest` may not depend on this module.
-pub use crate::manifest::{Access, InsideUser, OutputAction, Posture, ProtectMissing};
+pub use crate::manifest::{Access, CacheLayer, InsideUser, OutputAction, Posture, ProtectMissing};
 
 /// Where a profile came from; shown wherever a profile is named.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, schemars::JsonSchema)]
@@ -145,6 +146,18 @@ pub struct WorkspacePolicy {
     pub hide: Vec<RelPath>,
 }
 
+/// Package caches.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct CachesPolicy {
+    /// Whose.
+    #[serde(rename = "use")]
+    pub tools: Vec<Tool>,
+    /// What becomes of what is written to them.
+    pub layer: CacheLayer,
+    /// The most that a kept layer may hold, for each cache.
+    pub size: ByteSize,
+}
+
 /// The environment, built from nothing.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct EnvPolicy {
@@ -152,6 +165,8 @@ pub struct EnvPolicy {
     pub pass: Vec<String>,
     /// Names set to these values.
     pub set: BTreeMap<String, OsBytes>,
+    /// Whether runtimes are told of the memory limit.
+    pub heap_hints: bool,
 }
 
 /// The network as the profile wants it.
@@ -248,6 +263,8 @@ pub struct Policy {
     pub workspace: WorkspacePolicy,
     /// Further mounts.
     pub mounts: Vec<MountEntry>,
+    /// Package caches.
+    pub caches: CachesPolicy,
     /// The environment.
     pub env: EnvPolicy,
     /// The network.

@@ -3,6 +3,7 @@
 //! [`host::probe`]. Neighbours: `plan` reads the facts, `doctor`'s checks are rendered by `cli`.
 
 pub mod cache;
+mod caches;
 mod cgroups;
 pub mod doctor;
 mod git;

@@ -4,7 +4,7 @@
 //! without following links.
 
 use super::workspace::{self, Beneath};
-use super::{git, toolchains};
+use super::{caches, git, toolchains};
 use crate::base::{HostPath, OsBytes, RelPath};
 use crate::plan::{Kind, PathFact, PathFacts, PathMissing, Request, SystemEntry, WorkspaceFact};
 use crate::policy::{Access, MountEntry, Policy};
@@ -105,6 +105,11 @@ pub fn gather(
             if policy.root.toolchains {
                 let workspace = facts.workspace.as_ref().map(|w| w.root.real.clone());
                 facts.toolchains = toolchains::find(&request.caller_env, home, workspace.as_ref(), state_dir);
+            }
+            if !policy.caches.tools.is_empty() {
+                let workspace = facts.workspace.as_ref().map(|w| &w.root.real);
+                let tools = &policy.caches.tools;
+                facts.caches = caches::find(tools, &request.caller_env, home, workspace, state_dir);
             }
         }
     }

@@ -58,7 +58,8 @@ pub(super) fn policy() -> Policy {
             hide: Vec::new(),
         },
         mounts: Vec::new(),
-        env: EnvPolicy { pass: Vec::new(), set: BTreeMap::new() },
+        caches: CachesPolicy { tools: Vec::new(), layer: CacheLayer::Throwaway, size: ByteSize(1 << 20) },
+        env: EnvPolicy { pass: Vec::new(), set: BTreeMap::new(), heap_hints: false },
         network: NetworkPolicy { posture: Posture::Disabled, loopback: true, share_host: false },
         seccomp: SeccompPolicy { sets: Vec::new(), allow: Vec::new() },
         limits: Limits {

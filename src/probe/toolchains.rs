@@ -3,7 +3,7 @@
 
 use super::paths::{kind, lexical, look_up};
 use crate::base::{HostPath, OsBytes, RelPath};
-use crate::plan::{Kind, ToolchainFact};
+use crate::plan::{Kind, PathFact, ToolchainFact};
 use rustix::fs::{self, AtFlags, CWD};
 use std::collections::BTreeMap;
 use std::os::unix::ffi::OsStrExt as _;
@@ -80,12 +80,13 @@ pub(super) fn find(
     }
     let mut kept = arrange(found);
     for tool in &mut kept {
-        tool.credentials = credentials(&tool.path);
+        tool.credentials = credentials(&tool.path, &CREDENTIALS);
     }
     kept
 }
 
-fn named(bytes: &[u8]) -> Option<HostPath> {
+/// The directory that a variable's value names.
+pub(super) fn named(bytes: &[u8]) -> Option<HostPath> {
     let path = Path::new(std::ffi::OsStr::from_bytes(bytes));
     // An empty or relative entry depends on the working directory: not a toolchain.
     path.is_absolute().then(|| HostPath::new(lexical(path)).ok())?
@@ -119,7 +120,8 @@ fn arrange(mut found: Vec<ToolchainFact>) -> Vec<ToolchainFact> {
     kept
 }
 
-struct Bounds {
+/// What is more than a toolchain or a cache.
+pub(super) struct Bounds {
     /// The home, as named and as it really lies.
     homes: Vec<HostPath>,
     workspace: Option<HostPath>,
@@ -127,7 +129,11 @@ struct Bounds {
 }
 
 impl Bounds {
-    fn new(home: Option<&HostPath>, workspace: Option<&HostPath>, state: Option<&HostPath>) -> Self {
+    pub(super) fn new(
+        home: Option<&HostPath>,
+        workspace: Option<&HostPath>,
+        state: Option<&HostPath>,
+    ) -> Self {
         let real = |p: &HostPath| look_up(p.as_path()).map_or_else(|_| p.clone(), |f| f.real);
         Self {
             homes: home.into_iter().flat_map(|h| [h.clone(), real(h)]).collect(),
@@ -137,13 +143,20 @@ impl Bounds {
     }
 
     fn accept(&self, path: HostPath, variable: Option<&str>) -> Option<ToolchainFact> {
+        let fact = self.directory(&path)?;
+        let variable = variable.map(str::to_owned);
+        Some(ToolchainFact { variable, path, fact, credentials: Vec::new() })
+    }
+
+    /// The directory at `path`, when it is one of its own.
+    pub(super) fn directory(&self, path: &HostPath) -> Option<PathFact> {
         let within = |p: &HostPath, dir: &str| p.as_path().starts_with(dir);
         // Most entries of PATH end here, before any system call.
-        if within(&path, "/usr") {
+        if within(path, "/usr") {
             return None;
         }
         let fact = look_up(path.as_path()).ok().filter(|f| f.kind == Kind::Dir)?;
-        let refused = [&path, &fact.real].into_iter().any(|p| {
+        let refused = [path, &fact.real].into_iter().any(|p| {
             NEVER.iter().any(|n| p.as_path() == Path::new(n))
                 || NEVER_BELOW.iter().any(|n| within(p, n))
                 // The home, or what holds it.
@@ -154,20 +167,16 @@ impl Bounds {
         });
         // `/bin` and its like are the root's own, links or directories.
         let base =
-            within(&fact.real, "/usr") || super::paths::is_top(&path) || super::paths::is_top(&fact.real);
-        (!refused && !base).then(|| ToolchainFact {
-            variable: variable.map(str::to_owned),
-            path,
-            fact,
-            credentials: Vec::new(),
-        })
+            within(&fact.real, "/usr") || super::paths::is_top(path) || super::paths::is_top(&fact.real);
+        (!refused && !base).then_some(fact)
     }
 }
 
-fn credentials(dir: &HostPath) -> Vec<(RelPath, Kind)> {
+/// Those of `names` that exist below `dir`, with their types.
+pub(super) fn credentials(dir: &HostPath, names: &[&str]) -> Vec<(RelPath, Kind)> {
     let flags = fs::OFlags::PATH | fs::OFlags::DIRECTORY | fs::OFlags::CLOEXEC;
     let Ok(fd) = fs::openat(CWD, dir.as_path(), flags, fs::Mode::empty()) else { return Vec::new() };
-    CREDENTIALS
+    names
         .iter()
         .filter_map(|name| {
             let stat = fs::statat(&fd, *name, AtFlags::SYMLINK_NOFOLLOW).ok()?;

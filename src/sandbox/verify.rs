@@ -7,7 +7,7 @@ use super::stage::payload::{self, Shared};
 use super::stage::wire::{AtStep, StageFault, Step};
 use super::{Mutant, caps};
 use crate::base::Protection;
-use crate::plan::{Containment, FsOp, Kind, LandlockAccess, Plan};
+use crate::plan::{CacheLayer, Containment, FsOp, Kind, LandlockAccess, Plan};
 use crate::sys;
 use crate::sys::clone::Cloned;
 use crate::sys::mount::{Attrs, NOEXEC, RDONLY, set_attrs};
@@ -113,6 +113,8 @@ canaries! {
     ProcMasked = (17, "proc-masked", Proc),
     /// What should be writable is: the positive control of the whole.
     ScratchWritable = (18, "scratch-writable", Mounts),
+    /// Package caches of the host are seen through a layer, and it can be written to.
+    CachesLayered = (19, "caches-layered", Caches),
 }
 
 /// One bit per canary.
@@ -347,6 +349,7 @@ fn run(shared: &Shared<'_>, host: &HostView, controls: &Controls, seen: &mut See
         seen.note(Canary::ProcMasked, Some(proc_masked()));
     }
     seen.note(Canary::ScratchWritable, Some(scratch_writable(c)));
+    seen.note(Canary::CachesLayered, caches_layered(c));
 }
 
 fn network(shared: &Shared<'_>, controls: &Controls, seen: &mut Seen) {
@@ -584,6 +587,21 @@ fn proc_masked() -> bool {
         });
     let sys = rustix::fs::statvfs("/proc/sys").is_ok_and(|s| s.f_flag.contains(StatVfsMountFlags::RDONLY));
     own && closed && sys
+}
+
+fn caches_layered(c: &Containment) -> Option<bool> {
+    /// `OVERLAYFS_SUPER_MAGIC`, linux/magic.h.
+    const OVERLAY: i64 = 0x794c_7630;
+    let mut any = None;
+    let layered = |layer| matches!(layer, CacheLayer::Kept | CacheLayer::Throwaway);
+    for cache in c.caches.iter().filter(|c| layered(c.layer)) {
+        let path = cache.at.as_path().join(".stockade-canary");
+        let held = rustix::fs::statfs(cache.at.as_path()).is_ok_and(|s| i64::from(s.f_type) == OVERLAY)
+            && create_at(&path).is_ok()
+            && rustix::fs::unlink(&path).is_ok();
+        any = Some(any.unwrap_or(true) && held);
+    }
+    any
 }
 
 fn scratch_writable(c: &Containment) -> bool {

@@ -5,6 +5,7 @@
 use super::cgroup::{self, ExecCgroup, Limit, Reading, Wanted};
 use super::enforce::{self, ReadBack};
 use super::faults;
+use super::layers::Held;
 use super::outcome::*;
 use super::output::{Capture, Kept};
 use super::pump::{Inlet, Outlet};
@@ -55,7 +56,13 @@ pub struct Options {
 
 /// Runs the command of `plan`. Every way out of here is a report; nothing of the executor outlives it but what the
 /// report names.
-pub fn execute(plan: &Plan, facts: &HostFacts, state: &StateDir, store: &Store, options: &Options) -> Report {
+pub fn execute(
+    plan: &Plan,
+    facts: &HostFacts,
+    (state, store): (&StateDir, &Store),
+    kept: &Held,
+    options: &Options,
+) -> Report {
     let unix_ms = unix_ms();
     let mut random = [0u8; 10];
     if rustix::rand::getrandom(&mut random[..], rustix::rand::GetRandomFlags::empty()) != Ok(random.len()) {
@@ -63,7 +70,7 @@ pub fn execute(plan: &Plan, facts: &HostFacts, state: &StateDir, store: &Store, 
     }
     let run = RunId::new(unix_ms, random);
     let mut report = empty(plan, run.to_string());
-    match Drive::start(plan, facts, state, store, options, run) {
+    match Drive::start(plan, facts, (state, store), kept, options, run) {
         Ok(drive) => drive.run(&mut report),
         Err(fault) => report.outcome = Outcome::Refused(fault),
     }
@@ -128,6 +135,8 @@ struct Drive<'a> {
     stderr: Outlet,
     guard: Guard,
     disk: Option<super::disk::Watch>,
+    /// Kept layers of caches, with their limits.
+    caches: Vec<(u64, super::disk::Watch)>,
     began: Instant,
     read_backs: Vec<ReadBack>,
     verdict: Digest,
@@ -155,8 +164,8 @@ impl<'a> Drive<'a> {
     fn start(
         plan: &'a Plan,
         facts: &HostFacts,
-        state: &StateDir,
-        store: &'a Store,
+        (state, store): (&StateDir, &'a Store),
+        kept: &'a Held,
         options: &'a Options,
         run: RunId,
     ) -> Result<Self, Fault> {
@@ -204,7 +213,8 @@ impl<'a> Drive<'a> {
             let clone_dir =
                 cgroup.as_ref().and_then(ExecCgroup::clone_dir).filter(|_| facts.cgroup.v2_clone_into);
             let verify = cached.is_none();
-            let launch = Launch { plan, id_base, caller: (facts.uid, facts.gid), stdio, verify, mutants };
+            let caller = (facts.uid, facts.gid);
+            let launch = Launch { plan, id_base, caller, stdio, verify, locks: kept.locks(), mutants };
             let mut running = launch::begin(launch, clone_dir).map_err(|f| faults::explain(plan, f))?;
             // init makes its namespaces meanwhile.
             let prepared = (|| {
@@ -272,6 +282,14 @@ impl<'a> Drive<'a> {
                 partial: false,
             });
         }
+        let caches = match kept.watches() {
+            Ok(watches) => watches,
+            Err(e) => {
+                end_now(&running);
+                clean_up(cgroup, live, &mut Vec::new());
+                return Err(faults::store("watching the kept layers", e.to_string()));
+            }
+        };
         let keep = |limit| {
             let action = c.limits.output_action;
             if options.capture {
@@ -300,6 +318,7 @@ impl<'a> Drive<'a> {
             stderr: Outlet::new(stderr, caller(2).and_then(to), keep(c.limits.output)),
             guard,
             disk,
+            caches,
             began,
             read_backs,
             verdict,
@@ -424,7 +443,7 @@ impl<'a> Drive<'a> {
         } else {
             at.extend(self.wall_deadline());
             at.extend(self.grace_until);
-            if self.disk.is_some() {
+            if self.disk.is_some() || !self.caches.is_empty() {
                 at.push(now + DISK_CHECK);
             }
         }
@@ -482,6 +501,12 @@ impl<'a> Drive<'a> {
         {
             let configured = self.plan.containment.limits.disk.unwrap_or(0);
             self.kill(Cause::Limit(LimitHit { name: "disk", configured, observed }));
+        }
+        if self.killed_at.is_none()
+            && let Some((configured, observed)) =
+                self.caches.iter_mut().find_map(|(limit, watch)| Some((*limit, watch.exceeded()?)))
+        {
+            self.kill(Cause::Limit(LimitHit { name: "cache", configured, observed }));
         }
     }
 

@@ -41,6 +41,8 @@ pub struct Task<'plan> {
     pub stdio: Stdio,
     /// Namespaces of the owner, to compare with; without it there are no canaries.
     pub host: Option<verify::HostView>,
+    /// Held until its end.
+    pub locks: &'plan [OwnedFd],
     /// Switched-off protections.
     pub mutants: Mutants,
 }
@@ -55,10 +57,10 @@ pub fn run(task: Task<'_>, control: &OwnedFd) -> ! {
 }
 
 fn stages(task: Task<'_>, control: &OwnedFd) -> Result<(), StageFault> {
-    let Task { plan, stdio, host, mutants } = task;
+    let Task { plan, stdio, host, locks, mutants } = task;
     let c = &plan.containment;
     if !mutants.off(Mutant::CloseRange) {
-        keep_only(control, &stdio)?;
+        keep_only(control, &stdio, locks)?;
     }
     die_with_owner()?;
     sys::signals::reset().at(Step::CloseDescriptors)?;
@@ -149,8 +151,9 @@ fn stages(task: Task<'_>, control: &OwnedFd) -> Result<(), StageFault> {
 
 /// Closes everything but what this stage was given. A clone does not exec, so close-on-exec does nothing for it:
 /// the lines of other executors, and whatever the owner holds, end here.
-fn keep_only(control: &OwnedFd, stdio: &Stdio) -> Result<(), StageFault> {
+fn keep_only(control: &OwnedFd, stdio: &Stdio, locks: &[OwnedFd]) -> Result<(), StageFault> {
     let mut keep = vec![control.as_raw_fd()];
+    keep.extend(locks.iter().map(AsRawFd::as_raw_fd));
     if let Stdio::Pipes(pipes) = stdio {
         keep.extend(pipes.iter().map(AsRawFd::as_raw_fd));
     }
