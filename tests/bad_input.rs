@@ -355,3 +355,66 @@ fn dry_run_runs_nothing() {
     let again = Sandbox::new(&ws).options(["--dry-run", "--json"]).raw(common::sh("echo RAN > ran"));
     assert_eq!(raw.stdout, again.stdout, "the plan is canonical");
 }
+
+/// Room for stockade itself: too few descriptors or too small a stack is refused in words, never by a crash, and what
+/// the caller may raise is raised.
+#[test]
+fn the_callers_own_limits() {
+    let ws = Workspace::new("own-limits");
+    let run = |limit: &str| {
+        let script = format!("ulimit {limit} && exec \"$@\"");
+        Sandbox::new(&ws).launcher(["bash", "-c", &script, "bash"]).raw(ran())
+    };
+    for (limit, says, remedy) in [
+        ("-n 16", "left of the limit of 16", "ulimit -n 1024"),
+        ("-n 4", "left of the limit of 4", "ulimit -n 1024"),
+        ("-s 40", "the limit on the stack is below", "ulimit -s "),
+    ] {
+        let raw = run(limit);
+        assert_eq!(raw.code(), 125, "{limit}: {raw:?}");
+        assert!(raw.stdout.is_empty(), "{limit}: {raw:?}");
+        assert!(raw.err().contains(says) && raw.err().contains(remedy), "{limit}: {}", raw.err());
+    }
+    // As small as a profile's limits.stack may be, and what may be raised.
+    for limit in ["-s 128", "-S -s 40", "-S -n 16"] {
+        let raw = run(limit);
+        assert_eq!((raw.code(), raw.out()), (0, "RAN\n".into()), "{limit}: {}", raw.err());
+    }
+    // What is said to be needed is enough, for every command.
+    let at = common::text(ws.path());
+    for args in [
+        &["exec", "-w", &at, "--verify", "live", "--json", "--", "true"][..],
+        &["exec", "--bogus"],
+        &["policy", "explain", "--json"],
+        &["policy", "schema", "result"],
+        &["policy", "lint", "strict"],
+        &["doctor", "--json"],
+        &["--help"],
+    ] {
+        let with = |kib: &str| {
+            let mut command = std::process::Command::new("bash");
+            command.args(["-c", "ulimit -s \"$0\" && exec \"$@\"", kib]).arg(common::bin()).args(args);
+            command.env("STOCKADE_STATE", common::state_dir()).current_dir(ws.path());
+            common::bounded(command, common::PATIENCE)
+        };
+        let said = with("40").err();
+        let needed = said.split("below the ").nth(1).and_then(|rest| rest.split("KiB").next());
+        let raw = with(needed.unwrap_or_else(|| panic!("{args:?}: {said}")));
+        let died = ["stack is below", "by signal"].iter().any(|words| raw.err().contains(words));
+        assert!(raw.code() < 128 && !died, "{args:?}: {raw:?}");
+    }
+    // Descriptors that run out later: the remedy is the cause's, not the step's.
+    let sources = Workspace::new("own-limits-sources");
+    let binds = (0..100).flat_map(|n| ["--ro".to_owned(), sources.dir(&format!("d{n}"))]);
+    let raw = Sandbox::new(&ws)
+        .launcher(["bash", "-c", "ulimit -n 100 && exec \"$@\"", "bash"])
+        .options(binds)
+        .raw(ran());
+    assert_eq!(raw.code(), 125, "{}", raw.err());
+    assert!(raw.err().contains("Too many open files"), "{}", raw.err());
+    assert!(raw.err().contains("hint: raise the limit on open files: ulimit -n"), "{}", raw.err());
+    // A limit on the size of files: an error, not SIGXFSZ.
+    let raw = run("-f 0");
+    assert_eq!(raw.code(), 125, "{raw:?}");
+    assert!(raw.err().contains("File too large"), "{}", raw.err());
+}

@@ -251,7 +251,7 @@ fn two_runs_at_once_do_not_share_a_kept_layer() {
     assert_eq!(run.out(), "package\n");
     let npm = cache(&run, "npm");
     assert_eq!(npm["layer"], "throwaway");
-    assert_eq!(npm["note"], "another run in this workspace has the kept layer");
+    assert_eq!(npm["note"], "another run in this workspace, under this profile, has the kept layer");
     let refused = Command::new(bin())
         .args(["caches", "remove", "--all", "--state-dir"])
         .arg(state_dir())

@@ -262,14 +262,15 @@ fn cpu_quota_holds() {
     case.finish();
 }
 
-/// Sixty processes in all kinds of states, among them stopped ones and four that fork for ever.
+/// Sixty processes in all kinds of states, among them stopped ones and some that fork until they may not. The first
+/// shell forks nothing from then on: it would end by itself at the limit.
 const FOREST: &str = "
     for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do sleep 60 & done
     for i in 1 2 3 4 5; do sleep 60 & kill -STOP $!; done
     (trap '' TERM INT HUP; while :; do sleep 60; done) &
     setsid sleep 60 &
-    for i in 1 2 3 4; do (while :; do (:) & done) 2>/dev/null & done
-    wait; sleep 60";
+    (for i in 1 2 3 4; do (while :; do (:) & done) & done) 2>/dev/null
+    while :; do wait; done";
 
 fn kill_forest(facts: &CgroupFacts) {
     let mut case =

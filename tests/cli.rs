@@ -2,72 +2,15 @@
 //! depend on the host (its kernel, its paths, what it lacks) are replaced before comparing.
 #![allow(clippy::unwrap_used, missing_docs, reason = "a test stops at the first surprise")]
 
+#[path = "common/place.rs"]
+mod place;
+
+use place::{Place, json};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStringExt as _;
 use std::os::unix::fs::symlink;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
-
-/// A home, a workspace and a state directory of one's own.
-struct Place(tempfile::TempDir);
-
-impl Place {
-    fn new() -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        for name in ["home", "tree"] {
-            std::fs::create_dir(dir.path().join(name)).unwrap();
-        }
-        Self(dir)
-    }
-
-    fn at(&self, name: &str) -> PathBuf {
-        self.0.path().canonicalize().unwrap().join(name)
-    }
-
-    fn write(&self, name: &str, text: &str) {
-        let path = self.at(name);
-        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-        std::fs::write(path, text).unwrap();
-    }
-
-    fn command(&self, args: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_stockade"));
-        command
-            .args(args)
-            .current_dir(self.at("tree"))
-            .env_clear()
-            .env("HOME", self.at("home"))
-            .env("PATH", "/usr/bin:/bin")
-            .env("STOCKADE_STATE", self.at("state"))
-            .stdin(Stdio::null());
-        command
-    }
-
-    fn run(&self, args: &[&str]) -> Output {
-        self.command(args).output().unwrap()
-    }
-
-    /// Exit code, output and messages with this place's own path replaced.
-    fn transcript(&self, output: &Output) -> String {
-        let text = |bytes: &[u8]| {
-            String::from_utf8(bytes.to_vec()).unwrap().replace(&*self.at("").to_string_lossy(), "[PLACE]/")
-        };
-        format!(
-            "exit {}\n---- stdout\n{}---- stderr\n{}",
-            output.status.code().unwrap(),
-            text(&output.stdout),
-            text(&output.stderr)
-        )
-    }
-
-    fn says(&self, args: &[&str]) -> String {
-        self.transcript(&self.run(args))
-    }
-}
-
-fn json(bytes: &[u8]) -> serde_json::Value {
-    serde_json::from_slice(bytes).unwrap()
-}
+use std::path::Path;
+use std::process::Command;
 
 #[test]
 fn help() {
@@ -201,11 +144,8 @@ fn bad_input_has_its_message_and_runs_nothing() {
 #[test]
 fn a_current_directory_that_is_gone() {
     let place = Place::new();
-    let script = format!(
-        "rmdir {0} && exec {1} exec -- true",
-        place.at("tree").display(),
-        env!("CARGO_BIN_EXE_stockade")
-    );
+    let script =
+        format!("rmdir {0} && exec {1} exec -- true", place.at("tree").display(), place::bin().display());
     let mut command = Command::new("/bin/sh");
     command.args(["-c", &script]).current_dir(place.at("tree")).env("STOCKADE_STATE", place.at("state"));
     insta::assert_snapshot!(place.transcript(&command.output().unwrap()));
@@ -297,15 +237,10 @@ fn profiles_listed_and_shown() {
     assert_eq!(json(&place.run(&["policy", "schema", "result"]).stdout)["type"], "object");
 }
 
-/// Whether this host can plan the default profile; where it cannot, what it says is the doctor's business.
-fn plans(place: &Place) -> bool {
-    place.run(&["exec", "--dry-run", "--", "true"]).status.code() == Some(0)
-}
-
 #[test]
 fn explained() {
     let place = Place::new();
-    if !plans(&place) {
+    if !place.plans() {
         return;
     }
     std::fs::create_dir_all(place.at("tree/.git/hooks")).unwrap();
@@ -340,7 +275,7 @@ fn explained() {
 #[test]
 fn a_dry_run_prints_the_plan_and_leaves_nothing() {
     let place = Place::new();
-    if !plans(&place) {
+    if !place.plans() {
         return;
     }
     let output = place.run(&["exec", "--dry-run", "--json", "--env", "A=b", "--", "make", "-j4"]);

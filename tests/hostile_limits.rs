@@ -255,6 +255,49 @@ fn the_disk_of_the_workspace() {
     }
 }
 
+/// Every writable source counts, and what cannot be counted is a gap.
+#[test]
+fn the_disk_of_all_that_is_writable() {
+    let ws = Workspace::new("disk-first");
+    let second = Workspace::new("disk-second");
+    let fixture = ws.fixture("limits");
+    for into in [&ws, &second] {
+        let run = Sandbox::new(&ws)
+            .option("--rw")
+            .option(second.path())
+            .set("limits.disk", "16MiB")
+            .options(["--timeout", "40s"])
+            .run(common::sh(&format!("{fixture} fill={},64; sleep 60", into.at("big"))));
+        assert_eq!(run.limit(), Some("disk"), "{} {}", run.json["outcome"], run.raw.err());
+        assert_eq!(run.enforcement("limit_disk"), Some(("prefer".into(), "enforced".into())));
+    }
+
+    // Too deep from the start.
+    let deep = vec!["d"; 130].join("/");
+    ws.dir(&deep);
+    let run = Sandbox::new(&ws).set("limits.disk", "1GiB").run(["true"]);
+    run.expect_exit(0);
+    assert_eq!(run.enforcement("limit_disk"), Some(("prefer".into(), "partial".into())));
+    assert_eq!(run.json["assurance"], "reduced");
+    assert!(run.json["enforcement"].to_string().contains("directories deep"), "{}", run.json["enforcement"]);
+    let required =
+        |sandbox: Sandbox| sandbox.set("require.limit_disk", "require").options(["--timeout", "40s"]);
+    let run = required(Sandbox::new(&ws).set("limits.disk", "1GiB")).run(["true"]);
+    assert_eq!(run.json["outcome"]["kind"], "refused", "{}", run.json["outcome"]);
+    assert_eq!(run.json["outcome"]["code"], "protection_unmet", "{}", run.json["outcome"]);
+    // Made so by the command, to hide what it writes.
+    let script =
+        format!("mkdir -p {deep} && {fixture} fill={},64; sleep 60", second.at(&format!("{deep}/big")));
+    let run = required(Sandbox::new(&second).option("--ro").option(ws.path()).set("limits.disk", "16MiB"))
+        .run(common::sh(&script));
+    assert_eq!(run.json["outcome"]["kind"], "broken", "{} {}", run.json["outcome"], run.raw.err());
+    assert_eq!(run.json["outcome"]["object"], "limit_disk", "{}", run.json["outcome"]);
+    assert_eq!(run.enforcement("limit_disk"), Some(("require".into(), "partial".into())));
+    // Nothing writable grows.
+    let run = Sandbox::new(&ws).profile("read-only").set("limits.disk", "1GiB").run(["true"]);
+    assert_eq!(run.enforcement("limit_disk"), Some(("prefer".into(), "enforced".into())));
+}
+
 #[test]
 fn cgroups_are_out_of_reach() {
     let ws = Workspace::new("cgroups");

@@ -10,9 +10,11 @@
 
 mod common;
 
-use common::{Input, Sandbox, Workspace, contains};
+use common::{Input, Sandbox, Workspace, contains, sh};
+use nix::sys::signal::Signal;
 use sha2::{Digest, Sha256};
-use std::io::Write;
+use std::fs::File;
+use std::io::{Read, Write};
 use std::time::Duration;
 
 #[test]
@@ -203,4 +205,162 @@ fn the_document_is_complete() {
     assert_ne!(run.json["run_id"], again.json["run_id"]);
     let other = Sandbox::new(&ws).set("limits.processes", 100).run(["true"]);
     assert_ne!(run.json["plan_digest"], other.json["plan_digest"]);
+}
+
+/// `sh` that does something to its descriptors and becomes stockade.
+fn after(redirection: &str) -> [String; 4] {
+    ["sh".into(), "-c".into(), format!("exec \"$@\" {redirection}"), "sh".into()]
+}
+
+fn full() -> File {
+    File::options().write(true).open("/dev/full").unwrap()
+}
+
+/// A pipe that nobody reads: its reading end, and the other as a file.
+fn unread() -> (std::io::PipeReader, File) {
+    let (reader, writer) = std::io::pipe().unwrap();
+    (reader, File::from(std::os::fd::OwnedFd::from(writer)))
+}
+
+/// A document that cannot be handed over: exit 125, what was lost, and what became of the command.
+#[test]
+fn a_lost_document_is_said() {
+    let ws = Workspace::new("lost");
+    let ended = "the command had exited with 3; its exit code would have been 3";
+    // Closed from the start: seen before anything runs.
+    let raw = Sandbox::new(&ws).launcher(after(">&-")).option("--json").raw(sh("touch ran; exit 3"));
+    assert_eq!(raw.code(), 125, "{}", raw.err());
+    assert!(raw.err().contains("result: standard output: it is closed"), "{}", raw.err());
+    assert_eq!(ws.read("ran"), None, "the command ran");
+    // Full: seen when it is too late.
+    let raw = Sandbox::new(&ws).stdout(full()).option("--json").raw(sh("exit 3"));
+    assert_eq!(raw.code(), 125, "{}", raw.err());
+    for part in ["standard output", "No space left", ended] {
+        assert!(raw.err().contains(part), "{part}: {}", raw.err());
+    }
+    let raw =
+        Sandbox::new(&ws).launcher(after("3>/dev/full")).options(["--result-fd", "3"]).raw(sh("exit 3"));
+    assert_eq!(raw.code(), 125, "{}", raw.err());
+    for part in ["descriptor 3", "No space left", ended] {
+        assert!(raw.err().contains(part), "{part}: {}", raw.err());
+    }
+    // A directory that goes away while the command runs.
+    let dir = common::home().join(common::unique("results"));
+    std::fs::create_dir(&dir).unwrap();
+    let mut live = Sandbox::new(&ws)
+        .stdin(Input::Held)
+        .option("--result-file")
+        .option(dir.join("result.json"))
+        .spawn(sh("echo up; read line; exit 3"));
+    let stdin = live.take_stdin().unwrap();
+    live.expect_output("up");
+    std::fs::remove_dir(&dir).unwrap();
+    drop(stdin);
+    let raw = live.finish(common::PATIENCE);
+    assert_eq!(raw.code(), 125, "{}", raw.err());
+    for part in ["result.json", "No such file", ended] {
+        assert!(raw.err().contains(part), "{part}: {}", raw.err());
+    }
+    // The other places have it all the same.
+    let raw = Sandbox::new(&ws)
+        .launcher(after("3>/dev/full"))
+        .options(["--result-fd", "3", "--json"])
+        .raw(sh("exit 3"));
+    assert_eq!(raw.code(), 125, "{}", raw.err());
+    let document: serde_json::Value = serde_json::from_slice(&raw.stdout).unwrap();
+    assert_eq!(document["outcome"]["exit_code"], 3);
+}
+
+/// Output of the command that cannot be passed on: likewise. What writes nothing loses nothing.
+#[test]
+fn lost_output_is_said() {
+    let ws = Workspace::new("lost-output");
+    let ended = "the command had exited with 3; its exit code would have been 3";
+    for (what, sandbox) in
+        [("closed", Sandbox::new(&ws).launcher(after(">&-"))), ("full", Sandbox::new(&ws).stdout(full()))]
+    {
+        let raw = sandbox.with_result().raw(sh("echo lost 2>&-; exit 3"));
+        assert_eq!(raw.code(), 125, "{what}: {}", raw.err());
+        for part in ["standard output", ended] {
+            assert!(raw.err().contains(part), "{what}: {part}: {}", raw.err());
+        }
+        let result = raw.result.expect("a result file");
+        assert_eq!(result["outcome"]["code"], "output_lost", "{what}: {result}");
+        assert_eq!(result["outcome"]["object"], "standard output", "{what}: {result}");
+    }
+    let raw = Sandbox::new(&ws).stderr(full()).with_result().raw(sh("echo lost >&2; exit 3"));
+    assert_eq!(raw.code(), 125);
+    let result = raw.result.expect("a result file");
+    assert_eq!(result["outcome"]["object"], "standard error", "{result}");
+    for closed in [">&-", "2>&-", ">&- 2>&-"] {
+        let raw = Sandbox::new(&ws).launcher(after(closed)).raw(sh("exit 3"));
+        assert_eq!(raw.code(), 3, "{closed}: {}", raw.err());
+    }
+}
+
+/// Output that its reader did not take in time is dropped, and a line says so.
+#[test]
+fn a_cut_drain_is_said() {
+    let ws = Workspace::new("cut");
+    let (_reader, writer) = unread();
+    let raw = Sandbox::new(&ws)
+        .stdout(writer)
+        .with_result()
+        .options(["--timeout", "300ms"])
+        .raw(sh("head -c 1000000 /dev/zero"));
+    assert_eq!(raw.code(), 124, "{}", raw.err());
+    assert!(raw.err().contains("stockade: output is incomplete"), "{}", raw.err());
+    assert_eq!(raw.result.expect("a result file")["drain"], "cut");
+    // The command is over, and a signal says that nobody will read the rest.
+    let (_reader, writer) = unread();
+    let (mut notes, errors) = unread();
+    let live =
+        Sandbox::new(&ws).stdout(writer).stderr(errors).spawn(sh("head -c 100000 /dev/zero; echo up >&2"));
+    notes.read_exact(&mut [0; 3]).unwrap();
+    live.signal(Signal::SIGTERM);
+    let raw = live.finish(common::PATIENCE);
+    assert!(!raw.overrun, "{raw:?}");
+    let mut said = String::new();
+    notes.read_to_string(&mut said).unwrap();
+    assert!(said.contains("stockade: output is incomplete"), "{said}");
+}
+
+/// Handing over a result waits for its reader, and a signal ends the waiting.
+#[test]
+fn a_result_that_nobody_takes_can_be_given_up() {
+    let ws = Workspace::new("untaken");
+    let (_reader, writer) = unread();
+    let result = common::home().join(common::unique("untaken"));
+    let mut live = Sandbox::new(&ws)
+        .stdout(writer)
+        .options(["--json".as_ref(), "--result-file".as_ref(), result.as_os_str()])
+        .spawn(sh("head -c 300000 /dev/zero | tr '\\0' x"));
+    // The file is written first.
+    assert!(common::await_that(common::PATIENCE, || result.exists()));
+    assert!(live.is_running());
+    live.signal(Signal::SIGTERM);
+    let raw = live.finish(common::PATIENCE);
+    assert_eq!((raw.overrun, raw.code()), (false, 128 + 15), "{raw:?}");
+}
+
+/// A hundred megabytes of errors to a reader who takes its time.
+#[test]
+fn a_flood_of_errors_is_exact() {
+    let ws = Workspace::new("flood");
+    let (mut notes, errors) = unread();
+    let live = Sandbox::new(&ws).stderr(errors).spawn(sh("head -c 100000000 /dev/zero >&2; exit 3"));
+    let (mut total, mut piece) = (0, vec![0; 1 << 16]);
+    loop {
+        let n = notes.read(&mut piece).unwrap();
+        if n == 0 {
+            break;
+        }
+        assert!(piece[..n].iter().all(|b| *b == 0), "{}", String::from_utf8_lossy(&piece[..n]));
+        total += n;
+        if total % (1 << 20) < n {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+    let raw = live.finish(common::PATIENCE);
+    assert_eq!((raw.code(), total), (3, 100_000_000));
 }

@@ -10,7 +10,8 @@
 
 mod common;
 
-use common::{BOTH, Sandbox, Workspace, allow, check, deny, observe, snapshot};
+use common::{BOTH, Sandbox, Workspace, allow, check, deny, observe, root, snapshot};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::Command;
 
@@ -227,6 +228,48 @@ fn a_forged_git_file_protects_or_grants_nothing() {
     check("fs", &ws, &rows, |s| s);
 }
 
+/// Nor when the other side does, but belongs to another user, may be written by everybody, or lies where the profile
+/// lets no source come from. The plan says why.
+#[test]
+fn a_git_file_leads_to_nobody_elses_directory() {
+    let main = checkout("linked");
+    let linked = Workspace::new("linked-tree");
+    linked.file(".git", format!("gitdir: {}\n", main.at(".git/worktrees/w")));
+    main.file(".git/worktrees/w/gitdir", format!("{}\n", linked.at(".git")));
+    main.file(".git/worktrees/w/commondir", "../..\n");
+    let common = main.path().join(".git");
+    let plan = |options: &[&str]| {
+        let raw = Sandbox::new(&linked).options(options).options(["--dry-run", "--json"]).raw(["true"]);
+        let plan: serde_json::Value = serde_json::from_slice(&raw.stdout).expect("a plan");
+        let sources = plan["containment"]["sources"].as_array().unwrap();
+        let shown = sources.iter().any(|s| s["path"].as_str() == common.to_str());
+        let notes = plan["notes"].as_array().unwrap().iter().filter_map(|n| n.as_str());
+        (shown, notes.filter(|n| n.contains(".git")).collect::<String>())
+    };
+    let expect = |(shown, why): (bool, String), wanted: &str| {
+        assert!(!shown && why.contains(wanted), "{wanted}: shown {shown}, {why:?}");
+    };
+    assert_eq!(plan(&[]), (true, String::new()), "the control");
+    expect(plan(&["--profile", "strict"]), "outside what the profile grants (grants.ro)");
+    common::set_mode(&common, 0o757);
+    expect(plan(&[]), "its common directory may be written by everybody");
+    common::set_mode(&common, 0o755);
+    assert_eq!(plan(&[]), (true, String::new()), "the control");
+    if root() {
+        // Everything in it says that it is this workspace's; only its owner is another.
+        let before = std::fs::metadata(&common).unwrap().uid();
+        std::os::unix::fs::chown(&common, Some(12_345), None).unwrap();
+        expect(plan(&[]), "its common directory belongs to uid 12345, the workspace to uid");
+        std::os::unix::fs::chown(&common, Some(before), None).unwrap();
+    } else {
+        // An ordinary user has only root's at hand, and is refused before anything in it is looked at.
+        linked.file(".git", "gitdir: /usr\n");
+        expect(plan(&[]), "its git directory belongs to uid 0, the workspace to uid");
+        let run = Sandbox::new(&linked).run(["git", "status"]);
+        assert_ne!(run.exit_code(), Some(0), "{}", run.out());
+    }
+}
+
 /// `$HOME` or `/` as an implicit workspace is refused.
 #[test]
 fn implicit_home_or_root_is_refused() {
@@ -265,5 +308,86 @@ fn a_projects_policy_only_narrows() {
     let run = Sandbox::new(&ws).run(argv);
     if run.kind() == "finished" {
         assert_eq!(common::mismatches(&rows, &run.cases(), common::Inside::Agent), Vec::<String>::new());
+    }
+}
+
+/// A place that is another name of the scratch directories inside, where nothing is mounted below it.
+#[test]
+fn a_workspace_below_var_tmp() {
+    let ws = tempfile::Builder::new().prefix("stockade-ws-").tempdir_in("/var/tmp").unwrap();
+    let at = common::text(ws.path());
+    let run = Sandbox::bare().options(["-w", &at]).run(common::sh(
+        "pwd; echo x >made && touch /var/tmp/private && readlink /var/run; ls /var/tmp; test -L /var/tmp",
+    ));
+    let name = ws.path().file_name().unwrap().to_str().unwrap();
+    assert_eq!(
+        run.out(),
+        format!("{at}\n../run\nprivate\n{name}\n"),
+        "{} {}",
+        run.json["outcome"],
+        run.raw.err()
+    );
+    run.expect_exit(1);
+    assert_eq!(std::fs::read(ws.path().join("made")).unwrap(), b"x\n");
+    assert!(!Path::new("/var/tmp/private").exists());
+    // Otherwise they are one.
+    let other = Workspace::new("var-tmp");
+    let run = Sandbox::new(&other).run(common::sh("readlink /var/tmp; touch /var/tmp/x; ls /tmp"));
+    assert_eq!(run.out(), "../tmp\nx\n");
+    let source = Workspace::new("var-run");
+    source.file("file", "");
+    let bind = format!("{}:/var/run/below", common::text(source.path()));
+    let run = Sandbox::new(&other).options(["--ro", &bind]).run(common::sh("ls /var/run /var/run/below"));
+    assert_eq!(run.out(), "/var/run:\nbelow\n\n/var/run/below:\nfile\n");
+    // A link of the host's base system is not ours to replace: the reason, and what to do.
+    let raw = Sandbox::new(&other).options(["--tmpfs", "/lib/stockade"]).raw(["true"]);
+    assert_eq!(raw.code(), 125);
+    let said = raw.err();
+    assert!(
+        said.contains("/lib/stockade")
+            && said.contains("may not lie behind a symbolic link: name the real path"),
+        "{said}"
+    );
+}
+
+/// Toolchains that variables name: below `/usr` the variable is set, and nothing mounted. What others own or may write
+/// stays outside, and `policy explain` says so.
+#[test]
+fn toolchains_by_variable() {
+    use std::os::unix::fs::{PermissionsExt as _, chown};
+    let ws = Workspace::new("variables");
+    let run = Sandbox::new(&ws).env("JAVA_HOME", "/usr/share").run(common::sh("echo $JAVA_HOME"));
+    assert_eq!(run.out(), "/usr/share\n");
+
+    let tools = Workspace::new("variables-tools");
+    let go = tools.dir("go");
+    tools.file("go/seen", "");
+    let of = |go: &str| {
+        let sandbox = Sandbox::new(&ws).env("GOROOT", go);
+        sandbox.run(["sh", "-c", "echo \"[$GOROOT]\"; ls \"$1\"", "sh", go])
+    };
+    assert_eq!(of(&go).out(), format!("[{go}]\nseen\n"));
+    let mut bad = vec![("everybody may write to it", 0o777, None)];
+    if common::root() {
+        bad.push(("it belongs to uid 12345, neither to you nor to root", 0o755, Some(12_345)));
+    }
+    for (why, mode, owner) in bad {
+        std::fs::set_permissions(&go, std::fs::Permissions::from_mode(mode)).unwrap();
+        chown(&go, owner, None).unwrap();
+        let run = of(&go);
+        assert_eq!(run.out(), "[]\n", "{why}");
+        let said = Command::new(common::bin())
+            .args(["policy", "explain", "--json", "-w"])
+            .arg(ws.path())
+            .env("GOROOT", &go)
+            .env("STOCKADE_STATE", common::state_dir())
+            .output()
+            .unwrap();
+        let said: serde_json::Value = serde_json::from_slice(&said.stdout).unwrap();
+        assert!(
+            said["notes"].to_string().contains(&format!("GOROOT: {go} is left out: {why}")),
+            "{}",
+            said["notes"]
+        );
     }
 }

@@ -122,7 +122,8 @@ fn table() -> Vec<Line> {
             .as_root()
             .behind("the filter refuses the call; it needs CAP_SYS_ADMIN; the flag is locked"),
         // Landlock: what the mounts and ids allow and the rules do not.
-        line(&["no-landlock"], "ipc_net", "mq_own", Errno("OK")),
+        line(&["no-landlock", "no-seccomp"], "ipc_net", "mq_own", Errno("OK"))
+            .behind("the filter refuses the call; no rule of Landlock can name a queue's file system"),
         line(&["no-landlock"], "procs", "kill_init", Not("EPERM")).rootless(),
         // Descriptors.
         line(&["no-close-range"], "proc_dev", "open_descriptors", NotRet(0)),

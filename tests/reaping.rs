@@ -96,7 +96,7 @@ fn a_time_out_ends_every_shape() {
 /// After SIGTERM to stockade, then a second one.
 #[test]
 fn signals_to_stockade() {
-    for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
+    for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT] {
         let word = signal.as_str().trim_start_matches("SIG").to_owned();
         // A polite command is given the signal and may end with its own code.
         let ws = Workspace::new("polite");
@@ -122,6 +122,40 @@ fn signals_to_stockade() {
         assert_eq!(carrying(&marker), Vec::new(), "{signal}: alive after the second");
         let result = raw.result.expect("a result document");
         assert_eq!(result["cancelled"]["signal"], signal.as_str(), "{result}");
+    }
+}
+
+/// SIGINT and SIGQUIT ask; they do not end a command that ignores them. The wall time does, and so does a second one.
+#[test]
+fn one_interrupt_leaves_a_deaf_command_to_its_time() {
+    for signal in [Signal::SIGINT, Signal::SIGQUIT] {
+        let ws = Workspace::new("deaf");
+        let marker = unique("deaf");
+        let live = Sandbox::new(&ws)
+            .with_result()
+            .options(["--timeout", "3s"])
+            .spawn(shape(&ws, "sigproof", &marker, 0));
+        live.expect_output("ready");
+        live.signal(signal);
+        let raw = live.finish(Duration::from_secs(30));
+        assert!(!raw.overrun && raw.code() == 124, "{signal}: {raw:?}");
+        assert_eq!(carrying(&marker), Vec::new(), "{signal}");
+        let result = raw.result.expect("a result document");
+        assert_eq!(result["limit"]["name"], "wall", "{signal}: {result}");
+        assert_eq!(result["cancelled"]["signal"], signal.as_str(), "{result}");
+
+        // Without a time, the first is heard and answered by nothing; whichever comes second ends it.
+        let ws = Workspace::new("deaf-twice");
+        let marker = unique("deaf");
+        let mut live = start(&ws, Inside::Agent, "signals", &marker, 0);
+        live.expect_output("ready");
+        live.signal(signal);
+        live.expect_output(&format!("signal {}", signal.as_str().trim_start_matches("SIG")));
+        assert!(live.is_running() && !carrying(&marker).is_empty(), "{signal}");
+        live.signal(if signal == Signal::SIGINT { Signal::SIGQUIT } else { Signal::SIGINT });
+        let raw = live.finish(Duration::from_secs(20));
+        assert!(!raw.overrun && raw.code() == 137, "{signal}: {raw:?}");
+        assert_eq!(carrying(&marker), Vec::new(), "{signal}");
     }
 }
 

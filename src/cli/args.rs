@@ -73,21 +73,20 @@ pub enum Verify {
     Cached,
 }
 
-/// `stockade exec`.
+/// Where the workspace and the command are inside.
 #[derive(Debug, Clone, Default, Args)]
-pub struct Exec {
-    /// Profile by NAME (user, system, built-in), or the file PATH when it has a `/` or ends in .toml
-    #[arg(long, value_name = "NAME|PATH", default_value = crate::policy::DEFAULT_PROFILE)]
-    pub profile: OsString,
-    #[command(flatten)]
-    #[expect(missing_docs, reason = "it would become a help text")]
-    pub choice: Choice,
+pub struct Place {
     /// Show the workspace at PATH inside [default: its own path]
     #[arg(long, value_name = "PATH")]
     pub at: Option<PathBuf>,
     /// Start the command in PATH inside [default: the workspace]
     #[arg(long, value_name = "PATH")]
     pub cwd: Option<PathBuf>,
+}
+
+/// What the caller adds, within the profile's grants.
+#[derive(Debug, Clone, Default, Args)]
+pub struct Added {
     /// Show host path SRC, read-only, at DST [default: its own path]. The last `:` separates; `\:` is a colon
     /// in a name
     #[arg(long, value_name = "SRC[:DST]")]
@@ -101,6 +100,11 @@ pub struct Exec {
     /// Set a variable, or pass on the caller's
     #[arg(long, value_name = "NAME[=VALUE]")]
     pub env: Vec<OsString>,
+}
+
+/// How the command runs.
+#[derive(Debug, Clone, Default, Args)]
+pub struct How {
     /// End the command after this time, such as 90s or 10m (not more than the profile's limits.wall)
     #[arg(long, value_name = "DURATION")]
     pub timeout: Option<String>,
@@ -110,6 +114,14 @@ pub struct Exec {
     /// Give the command a terminal of its own
     #[arg(long)]
     pub tty: bool,
+    /// When to try the sandbox out before the command starts
+    #[arg(long, value_name = "WHEN", value_enum, default_value_t)]
+    pub verify: Verify,
+}
+
+/// Where the result goes.
+#[derive(Debug, Clone, Default, Args)]
+pub struct Results {
     /// Print the result as one JSON document, the command's output inside
     #[arg(long)]
     pub json: bool,
@@ -122,12 +134,19 @@ pub struct Exec {
     /// Print the plan (with --json: its canonical bytes) and run nothing
     #[arg(long, conflicts_with_all = ["result_fd", "result_file"])]
     pub dry_run: bool,
-    /// When to try the sandbox out before the command starts
-    #[arg(long, value_name = "WHEN", value_enum, default_value_t)]
-    pub verify: Verify,
-    #[command(flatten)]
-    #[expect(missing_docs, reason = "it would become a help text")]
-    pub state: State,
+}
+
+/// The profile.
+#[derive(Debug, Clone, Default, Args)]
+pub struct Which {
+    /// Profile by NAME (user, system, built-in), or the file PATH when it has a `/` or ends in .toml
+    #[arg(long, value_name = "NAME|PATH", default_value = crate::policy::DEFAULT_PROFILE)]
+    pub profile: OsString,
+}
+
+/// The command, and how much is said about it.
+#[derive(Debug, Clone, Default, Args)]
+pub struct Words {
     /// Say nothing but errors
     #[arg(short, long)]
     pub quiet: bool,
@@ -138,6 +157,35 @@ pub struct Exec {
     /// The command and its arguments
     #[arg(value_name = "COMMAND", required = true, trailing_var_arg = true)]
     pub argv: Vec<OsString>,
+}
+
+/// `stockade exec`. In small groups: an unoptimised build's stack frame grows by 9KiB with each flag of a group.
+#[derive(Debug, Clone, Default, Args)]
+pub struct Exec {
+    #[command(flatten)]
+    #[expect(missing_docs, reason = "it would become a help text")]
+    pub which: Which,
+    #[command(flatten)]
+    #[expect(missing_docs, reason = "it would become a help text")]
+    pub choice: Choice,
+    #[command(flatten)]
+    #[expect(missing_docs, reason = "it would become a help text")]
+    pub place: Place,
+    #[command(flatten)]
+    #[expect(missing_docs, reason = "it would become a help text")]
+    pub added: Added,
+    #[command(flatten)]
+    #[expect(missing_docs, reason = "it would become a help text")]
+    pub how: How,
+    #[command(flatten)]
+    #[expect(missing_docs, reason = "it would become a help text")]
+    pub results: Results,
+    #[command(flatten)]
+    #[expect(missing_docs, reason = "it would become a help text")]
+    pub state: State,
+    #[command(flatten)]
+    #[expect(missing_docs, reason = "it would become a help text")]
+    pub words: Words,
 }
 
 /// `stockade policy …`.
@@ -151,6 +199,12 @@ pub enum Policy {
     Explain(Explain),
     /// The JSON Schema of a profile file, or of another document
     Schema(Schema),
+    /// What is wrong with profiles: place, meaning and remedy of each fault
+    Lint(Lint),
+    /// Write a project's file to narrow profiles with, every key in it as a comment
+    Init(Init),
+    /// What profile B permits that profile A does not, in words
+    Diff(Diff),
 }
 
 /// `stockade policy list`.
@@ -205,6 +259,69 @@ pub struct Schema {
     /// Of which document
     #[arg(value_name = "DOCUMENT", value_enum, default_value_t)]
     pub of: Of,
+}
+
+/// `stockade policy lint`.
+#[derive(Debug, Clone, Args)]
+#[command(after_help = exit::table_of(&exit::LINT))]
+pub struct Lint {
+    /// Which profiles; a `.stockade/profile.toml` is judged as narrowing the default one [default: every profile on
+    /// the search path, and the project's file of the current directory]
+    #[arg(value_name = "NAME|PATH")]
+    pub profiles: Vec<OsString>,
+    /// Exit with 1 when a finding is at least this bad
+    #[arg(long, value_name = "SEVERITY", value_enum, default_value_t)]
+    pub deny: Deny,
+    #[command(flatten)]
+    #[expect(missing_docs, reason = "it would become a help text")]
+    pub state: State,
+    /// As JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// From which severity on a finding is refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+pub enum Deny {
+    /// What gives the host away, or makes every run fail
+    #[default]
+    Error,
+    /// Also what is probably not what was meant
+    Warning,
+    /// Everything
+    Note,
+}
+
+/// `stockade policy init`.
+#[derive(Debug, Clone, Args)]
+pub struct Init {
+    /// The project [default: the current directory]
+    #[arg(value_name = "DIR")]
+    pub dir: Option<PathBuf>,
+    /// The profile whose values the file shows
+    #[arg(long, value_name = "NAME|PATH", default_value = crate::policy::DEFAULT_PROFILE)]
+    pub profile: OsString,
+    /// Replace a file that is there
+    #[arg(long)]
+    pub force: bool,
+}
+
+/// `stockade policy diff`.
+#[derive(Debug, Clone, Args)]
+#[command(after_help = exit::table_of(&exit::DIFF))]
+pub struct Diff {
+    /// The profile to compare with: a name, a file, or a .json document of `policy show --json`
+    #[arg(value_name = "A")]
+    pub a: OsString,
+    /// The profile that is compared
+    #[arg(value_name = "B")]
+    pub b: OsString,
+    /// Narrow B before: --set limits.memory=2GiB
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub set: Vec<String>,
+    /// As JSON
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// `stockade caches …`.
@@ -284,24 +401,26 @@ pub fn parse(args: &[OsString]) -> Result<Cli, Stop> {
         }
         Err(error) => return Err(mistake(&error, args, exec)),
     };
-    if let Command::Exec(exec) = &cli.command {
-        for (flag, n) in [
-            ("--ro", exec.ro.len()),
-            ("--rw", exec.rw.len()),
-            ("--tmpfs", exec.tmpfs.len()),
-            ("--env", exec.env.len()),
+    let given = match &cli.command {
+        Command::Exec(exec) => vec![
+            ("--ro", exec.added.ro.len()),
+            ("--rw", exec.added.rw.len()),
+            ("--tmpfs", exec.added.tmpfs.len()),
+            ("--env", exec.added.env.len()),
             ("--set", exec.choice.set.len()),
-        ] {
-            if n > REPEATS_MAX {
-                return Err(Stop::Mistake {
-                    message: format!("{flag} is given {n} times; at most {REPEATS_MAX} are taken"),
-                    hint: "put what does not change into a profile".to_owned(),
-                    exec: true,
-                });
-            }
-        }
+        ],
+        Command::Policy(Policy::Lint(lint)) => vec![("a profile", lint.profiles.len())],
+        Command::Policy(Policy::Diff(diff)) => vec![("--set", diff.set.len())],
+        _ => Vec::new(),
+    };
+    match given.into_iter().find(|(_, n)| *n > REPEATS_MAX) {
+        None => Ok(cli),
+        Some((flag, n)) => Err(Stop::Mistake {
+            message: format!("{flag} is given {n} times; at most {REPEATS_MAX} are taken"),
+            hint: "put what does not change into a profile".to_owned(),
+            exec,
+        }),
     }
-    Ok(cli)
 }
 
 /// `exec` alone, without the definitions of its neighbours: they would cost each run a tenth of a millisecond.
@@ -310,7 +429,7 @@ pub fn parse(args: &[OsString]) -> Result<Cli, Stop> {
     name = "stockade exec",
     about = EXEC_ABOUT,
     override_usage = "stockade exec [OPTIONS] [--] COMMAND [ARG]...",
-    after_help = exit::table_of_exec()
+    after_help = exit::table_of(&exit::EXEC)
 )]
 struct ExecAlone {
     #[command(flatten)]
@@ -381,11 +500,11 @@ mod tests {
 
     #[test]
     fn the_commands_own_flags_stay_its_own() {
-        assert_eq!(exec(&["--json", "ls", "--json", "-q"]).argv, args(&["ls", "--json", "-q"]));
-        assert_eq!(exec(&["--", "--weird", "--", "x"]).argv, args(&["--weird", "--", "x"]));
-        assert_eq!(exec(&["sh", "--", "x"]).argv, args(&["sh", "--", "x"]));
-        assert!(!exec(&["ls", "--json"]).json);
-        assert_eq!(exec(&["true"]).profile, "offline");
+        assert_eq!(exec(&["--json", "ls", "--json", "-q"]).words.argv, args(&["ls", "--json", "-q"]));
+        assert_eq!(exec(&["--", "--weird", "--", "x"]).words.argv, args(&["--weird", "--", "x"]));
+        assert_eq!(exec(&["sh", "--", "x"]).words.argv, args(&["sh", "--", "x"]));
+        assert!(!exec(&["ls", "--json"]).results.json);
+        assert_eq!(exec(&["true"]).which.profile, "offline");
     }
 
     #[test]
@@ -402,7 +521,7 @@ mod tests {
             odd.clone(),
         ]);
         let Command::Exec(exec) = parse(&list).unwrap().command else { panic!() };
-        assert_eq!((&exec.ro[0], &exec.env[0], &exec.argv[0]), (&odd, &odd, &odd));
+        assert_eq!((&exec.added.ro[0], &exec.added.env[0], &exec.words.argv[0]), (&odd, &odd, &odd));
         assert_eq!(exec.choice.workspace.unwrap().as_os_str(), odd);
     }
 

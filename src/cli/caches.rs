@@ -53,9 +53,11 @@ fn list(args: &ListCaches) -> Result<Vec<u8>, Fault> {
     }
     let mut out = String::new();
     let width = all.iter().map(|l| l.cache.len()).max().unwrap_or(0);
+    let names = all.iter().map(|l| l.profile.len()).max().unwrap_or(0);
     for layer in &all {
         let bytes = layer.bytes.map_or_else(|| "not known".to_owned(), size);
-        let _ = writeln!(out, "{:<width$}  {bytes:>10}  {}", safe(&layer.cache), layer.workspace);
+        let (cache, profile) = (safe(&layer.cache), safe(&layer.profile));
+        let _ = writeln!(out, "{cache:<width$}  {bytes:>10}  {profile:<names$}  {}", layer.workspace);
     }
     if all.is_empty() {
         out.push_str("nothing is kept\n");

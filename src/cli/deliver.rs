@@ -15,7 +15,7 @@ use rustix::fs::{accessat, fcntl_getfl, openat, readlinkat, renameat, statat, un
 use rustix::io::Errno;
 use std::ffi::{OsStr, OsString};
 use std::io;
-use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
@@ -24,6 +24,8 @@ use std::path::{Path, PathBuf};
 pub struct Delivery {
     descriptor: Option<(i32, OwnedFd)>,
     file: Option<ResultFile>,
+    /// `--json`, and standard output can take it.
+    prints: bool,
 }
 
 #[derive(Debug)]
@@ -40,12 +42,18 @@ impl Delivery {
     ///
     /// Beside the places that can take a result, the first that cannot: the others get to know.
     pub fn open(exec: &Exec) -> (Self, Result<(), Fault>) {
-        let (descriptor, first) = split(exec.result_fd.map(descriptor));
-        let (file, second) = split(exec.result_file.as_deref().map(ResultFile::open));
-        (Self { descriptor, file }, first.and(second))
+        let (descriptor, first) = split(exec.results.result_fd.map(descriptor));
+        let (file, second) = split(exec.results.result_file.as_deref().map(ResultFile::open));
+        let (prints, third) = split(exec.results.json.then(standard_output));
+        (Self { descriptor, file, prints: prints.is_some() }, first.and(second).and(third))
     }
 
-    /// Whether there is any.
+    /// Whether the document goes to standard output.
+    pub fn prints(&self) -> bool {
+        self.prints
+    }
+
+    /// Whether there is any other place.
     pub fn wanted(&self) -> bool {
         self.descriptor.is_some() || self.file.is_some()
     }
@@ -106,12 +114,29 @@ fn descriptor(number: i32) -> Result<(i32, OwnedFd), Fault> {
     let hint = || "open it for writing, as in `--result-fd 3 3>result.json`".to_owned();
     let own = crate::sys::fds::duplicate(number)
         .map_err(|e| fault::result(object.clone(), format!("it is not open: {e}"), hint()))?;
-    let flags = fcntl_getfl(&own).map_err(|e| fault::result(object.clone(), e.to_string(), hint()))?;
-    let writes = flags & OFlags::RWMODE;
-    if flags.contains(OFlags::PATH) || (writes != OFlags::WRONLY && writes != OFlags::RDWR) {
+    if !open_for_writing(&own).map_err(|e| fault::result(object.clone(), e.to_string(), hint()))? {
         return Err(fault::result(object, "it is not open for writing".to_owned(), hint()));
     }
     Ok((number, own))
+}
+
+fn open_for_writing(fd: impl AsFd) -> Result<bool, Errno> {
+    let flags = fcntl_getfl(fd)?;
+    let writes = flags & OFlags::RWMODE;
+    Ok(!flags.contains(OFlags::PATH) && (writes == OFlags::WRONLY || writes == OFlags::RDWR))
+}
+
+/// Whether standard output can take the document. One that the caller closed is open for reading: see
+/// `sys::fds`.
+fn standard_output() -> Result<(), Fault> {
+    if open_for_writing(io::stdout()).unwrap_or(false) {
+        return Ok(());
+    }
+    Err(fault::result(
+        "standard output".to_owned(),
+        "it is closed, or not open for writing, and --json prints to it".to_owned(),
+        "leave it open, or use --result-file".to_owned(),
+    ))
 }
 
 impl ResultFile {
@@ -146,19 +171,54 @@ impl ResultFile {
 
     fn write(&self, document: &[u8], unique: &str) -> Result<(), Fault> {
         let fail = |e: io::Error| fault::result(self.shown.clone(), e.to_string(), String::new());
-        let temporary = format!(".stockade-{unique}");
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let mode = Mode::from_raw_mode(0o666);
-        let file = openat(&self.dir, &temporary, flags, mode).map_err(|e| fail(e.into()))?;
-        let written = render::write_all(&file, document)
-            .and_then(|()| Ok(renameat(&self.dir, &temporary, &self.dir, &self.name)?));
-        if let Err(e) = written {
-            // What cannot be removed either is small, and is named like nothing else.
-            let _ = unlinkat(&self.dir, &temporary, AtFlags::empty());
-            return Err(fail(e));
-        }
+        replace(&self.dir, &self.name, document, &format!(".stockade-{unique}"), mode).map_err(fail)?;
         Ok(())
     }
+}
+
+/// Puts a file with `bytes` in the place of whatever `name` in `dir` is, whole or not at all; no link is followed.
+///
+/// # Errors
+/// openat(2), write(2), renameat(2).
+pub fn replace(
+    dir: &OwnedFd,
+    name: &OsStr,
+    bytes: &[u8],
+    temporary: &str,
+    mode: Mode,
+) -> io::Result<OwnedFd> {
+    let temporary = OsStr::new(temporary);
+    let file = create(dir, temporary, bytes, mode)?;
+    match renameat(dir, temporary, dir, name) {
+        Ok(()) => Ok(file),
+        Err(e) => {
+            remove(dir, temporary);
+            Err(e.into())
+        }
+    }
+}
+
+/// Makes the file `name` in `dir` with `bytes` in it, or none; what is there already stays, and is an error. The umask
+/// applies to `mode`.
+///
+/// # Errors
+/// openat(2), write(2).
+pub fn create(dir: &OwnedFd, name: &OsStr, bytes: &[u8], mode: Mode) -> io::Result<OwnedFd> {
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let file = openat(dir, name, flags, mode)?;
+    match render::write_all(&file, bytes) {
+        Ok(()) => Ok(file),
+        Err(e) => {
+            remove(dir, name);
+            Err(e)
+        }
+    }
+}
+
+/// What cannot be removed either is small.
+fn remove(dir: &OwnedFd, name: &OsStr) {
+    let _ = unlinkat(dir, name, AtFlags::empty());
 }
 
 #[cfg(test)]

@@ -26,10 +26,10 @@ use std::path::Path;
 
 /// Runs it; the exit code.
 pub fn run(exec: &Exec) -> u8 {
-    let mut about = About { captured: exec.json, ..About::default() };
+    let mut about = About { captured: exec.results.json, ..About::default() };
     // First of all: see `Delivery::open`.
     let (mut delivery, opened) = Delivery::open(exec);
-    if exec.dry_run {
+    if exec.results.dry_run {
         return match dry_run(exec) {
             Ok(code) => code,
             Err(fault) => {
@@ -39,8 +39,8 @@ pub fn run(exec: &Exec) -> u8 {
         };
     }
     let report = opened.and_then(|()| execute(exec, &mut delivery, &mut about)).unwrap_or_else(refused);
-    tell(&lines(&report, &about, exec.quiet));
-    match deliver(exec, &delivery, &report, &about) {
+    tell(&lines(&report, &about, exec.words.quiet));
+    match deliver(&delivery, &report, &about) {
         Ok(()) => report.exit_code(),
         Err(mut fault) => {
             fault.hint =
@@ -63,8 +63,8 @@ fn meant(exec: &Exec) -> Result<Ready, Fault> {
     let files = Files::of(&caller);
     let workspace = meant::workspace(exec.choice.workspace.as_deref()).map_err(|e| fault::place(&e))?;
     let project = profiles::project(&workspace)?;
-    let root = files.choose(&exec.profile)?;
-    let policy = profiles::load(&files, root, project, &exec.choice.set, exec.timeout.as_deref())?;
+    let root = files.choose(&exec.which.profile)?;
+    let policy = profiles::load(&files, root, project, &exec.choice.set, exec.how.timeout.as_deref())?;
     let request = meant::request(exec, &caller, workspace).map_err(|e| fault::flag(&e))?;
     Ok(Ready { policy, request, caller })
 }
@@ -74,7 +74,7 @@ pub type Layers = BTreeMap<&'static str, plan::LayerFact>;
 
 /// Whose kept layers a policy and a request ask for, and which; `None` when they ask for none.
 fn layers<'r>(
-    policy: &Policy,
+    policy: &'r Policy,
     request: &'r Request,
     facts: &HostFacts,
 ) -> Option<(layers::Of<'r>, Vec<&'static str>)> {
@@ -83,7 +83,8 @@ fn layers<'r>(
     let workspace = request.workspace.as_ref().filter(|_| asked)?;
     let names: Vec<&'static str> =
         CACHES.iter().filter(|c| caches.tools.contains(&c.tool)).map(|c| c.name).collect();
-    (!names.is_empty()).then(|| (layers::Of { uid: facts.uid, workspace, limit: caches.size.0 }, names))
+    let of = layers::Of { uid: facts.uid, workspace, profile: &policy.name, limit: caches.size.0 };
+    (!names.is_empty()).then_some((of, names))
 }
 
 /// The kept layers, as they would be for a run.
@@ -139,7 +140,7 @@ fn launch(
     let facts = host::facts(Some(&store))?;
     let boot = Host { boot_id: &facts.boot_id, proc: Path::new("/proc") };
     let recovered = recover::recover(&state, boot).map_err(|e| fault::live(&e))?;
-    if !exec.quiet {
+    if !exec.words.quiet {
         tell(&left_by(&recovered));
     }
     let kept = match layers(policy, request, &facts) {
@@ -147,9 +148,9 @@ fn launch(
         None => Held::default(),
     };
     let options = Options {
-        capture: exec.json,
-        tty: exec.tty,
-        verify_live: exec.verify == Verify::Live,
+        capture: exec.results.json,
+        tty: exec.how.tty,
+        verify_live: exec.how.verify == Verify::Live,
         close_stdin: false,
         mutants,
     };
@@ -224,7 +225,7 @@ fn again(
 fn mutants(exec: &Exec) -> Result<Mutants, Fault> {
     use super::meant::{FlagError, FlagFault};
     let mut all = Mutants::default();
-    for name in &exec.mutant {
+    for name in &exec.words.mutant {
         if !all.add(name) {
             let flag = format!("--mutant {}", safe(name));
             return Err(fault::flag(&FlagError { flag, fault: FlagFault::Mutant }));
@@ -244,7 +245,7 @@ fn dry_run(exec: &Exec) -> Result<u8, Fault> {
     let (facts, state) = host::look(exec.state.state_dir.as_ref(), &caller)?;
     let layers = look_at_layers(&policy, &request, &facts, state.as_ref());
     let plan = plan(&policy, &request, &facts, &caller, state.as_ref(), layers)?;
-    let bytes = if exec.json {
+    let bytes = if exec.results.json {
         let mut canonical = crate::base::canonical_json(&plan)
             .map_err(|e| fault::plan(&plan::PlanError::Encoding(e.to_string())))?;
         canonical.push(b'\n');
@@ -290,32 +291,32 @@ fn refused(fault: Fault) -> Report {
     }
 }
 
-fn deliver(exec: &Exec, delivery: &Delivery, report: &Report, about: &About) -> Result<(), Fault> {
+fn deliver(delivery: &Delivery, report: &Report, about: &About) -> Result<(), Fault> {
     let document = |bodies| {
         render::json(&Document::of(report, about, bodies), false)
             .map_err(|e| fault::result("the document".to_owned(), e.to_string(), String::new()))
     };
+    // One place that fails does not keep the document from the others.
+    let mut beside = Ok(());
     if delivery.wanted() {
         let unique =
             if report.run_id.is_empty() { std::process::id().to_string() } else { report.run_id.clone() };
-        delivery.deliver(&document(false)?, &unique)?;
+        beside = delivery.deliver(&document(false)?, &unique);
     }
-    if exec.json {
-        render::write_all(std::io::stdout(), &document(true)?)
-            .map_err(|e| fault::result("standard output".to_owned(), e.to_string(), String::new()))?;
+    let mut printed = Ok(());
+    if delivery.prints() {
+        printed = render::write_all(std::io::stdout(), &document(true)?)
+            .map_err(|e| fault::result("standard output".to_owned(), e.to_string(), String::new()));
     }
-    Ok(())
+    beside.and(printed)
 }
 
-/// How the command ended, in words.
+/// How it ended, in words.
 fn ending(report: &Report) -> String {
     match &report.outcome {
-        Outcome::Finished(end) => match (end.exit_code, end.signal) {
-            (Some(code), _) => format!("the command had exited with {code}"),
-            (_, Some(signal)) => format!("the command had been ended by signal {signal}"),
-            _ => "the command had ended".to_owned(),
-        },
+        Outcome::Finished(end) => end.to_string(),
         Outcome::Refused(_) => "nothing of the command ran".to_owned(),
+        Outcome::Broken(fault) if fault.code == "output_lost" => "the command had ended".to_owned(),
         Outcome::Broken(_) => "the command had been killed".to_owned(),
     }
 }
@@ -352,6 +353,11 @@ fn lines(report: &Report, about: &About, quiet: bool) -> String {
     }
     for left in &report.leftovers {
         let _ = writeln!(out, "stockade: left behind: {}", safe(left));
+    }
+    if report.drain == Drain::Cut {
+        out.push_str(
+            "stockade: output is incomplete: its reader did not take the rest in time, and it was dropped\n",
+        );
     }
     if quiet {
         return out;
@@ -457,6 +463,11 @@ mod tests {
         stockade: limit output reached: configured 1MiB, observed 3MiB: the rest of standard output was dropped
         ");
         assert_eq!(lines(&report, &about, true).lines().count(), 1);
+        report.drain = Drain::Cut;
+        insta::assert_snapshot!(lines(&report, &about, true), @r"
+        stockade: protected path created: .en\u{1b}vrc was moved to .stockade-q/x
+        stockade: output is incomplete: its reader did not take the rest in time, and it was dropped
+        ");
         report.limit = Some(LimitHit { name: "wall", configured: 1000, observed: 1007 });
         assert!(
             lines(&report, &about, false)

@@ -382,7 +382,7 @@ fn named(plan: &Plan, need: Need) -> Vec<&'static str> {
 }
 
 fn notes(plan: &Plan, host: &HostFacts) -> Vec<String> {
-    let mut out = Vec::new();
+    let mut out = plan.notes.clone();
     let lost = &plan.containment.landlock.lost;
     if !lost.is_empty() {
         out.push(format!("a newer kernel's Landlock would also handle {}", list(lost)));

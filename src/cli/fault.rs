@@ -19,6 +19,7 @@ fn make(
     hint: Option<String>,
 ) -> Fault {
     Fault { code, boundary, stage: stage.to_owned(), object, message, hint, exit_code: exit::CONTAINMENT }
+        .with_common_remedy()
 }
 
 /// An error with all that caused it.
@@ -240,4 +241,24 @@ pub fn layers(object: String, message: String) -> Fault {
 /// A result that cannot go where it should.
 pub fn result(object: String, message: String, hint: String) -> Fault {
     make((Boundary::ArtifactStore, "result_undeliverable", "result"), Some(object), message, Some(hint))
+}
+
+/// A project's file that cannot be written.
+pub fn draft(object: String, message: String, hint: &str) -> Fault {
+    make(
+        (Boundary::Configuration, "draft_unwritable", "profile"),
+        Some(object),
+        message,
+        Some(hint.to_owned()),
+    )
+}
+
+/// A document that is to be a policy.
+pub fn resolved(path: &Path, error: &crate::policy::ResolvedError) -> Fault {
+    make(
+        (Boundary::Configuration, "resolved_invalid", "profile"),
+        Some(shown(path)),
+        error.to_string(),
+        Some("make it with `stockade policy show NAME --json`, by this version".to_owned()),
+    )
 }

@@ -298,25 +298,25 @@ fn root(path: Option<&PathBuf>) -> Result<Option<HostPath>, FlagError> {
 /// # Errors
 /// The first flag without a meaning.
 pub fn request(exec: &Exec, caller: &Caller, workspace: HostPath) -> Result<Request, FlagError> {
-    let mut binds = Vec::with_capacity(exec.ro.len() + exec.rw.len());
-    for value in &exec.ro {
+    let mut binds = Vec::with_capacity(exec.added.ro.len() + exec.added.rw.len());
+    for value in &exec.added.ro {
         binds.push(bind("--ro", value, false)?);
     }
-    for value in &exec.rw {
+    for value in &exec.added.rw {
         binds.push(bind("--rw", value, true)?);
     }
-    let tmpfs = exec.tmpfs.iter().map(|v| tmpfs(v)).collect::<Result<_, _>>()?;
-    let env = exec.env.iter().map(|v| variable(v, caller)).collect::<Result<_, _>>()?;
+    let tmpfs = exec.added.tmpfs.iter().map(|v| tmpfs(v)).collect::<Result<_, _>>()?;
+    let env = exec.added.env.iter().map(|v| variable(v, caller)).collect::<Result<_, _>>()?;
     Ok(Request {
-        argv: exec.argv.iter().map(|a| OsBytes::from(a.as_os_str())).collect(),
-        at: inside("--at", exec.at.as_ref())?,
-        cwd: inside("--cwd", exec.cwd.as_ref())?,
+        argv: exec.words.argv.iter().map(|a| OsBytes::from(a.as_os_str())).collect(),
+        at: inside("--at", exec.place.at.as_ref())?,
+        cwd: inside("--cwd", exec.place.cwd.as_ref())?,
         binds,
         tmpfs,
         env,
-        root: root(exec.root.as_ref())?,
-        tty: exec.tty,
-        timeout: exec.timeout.is_some(),
+        root: root(exec.how.root.as_ref())?,
+        tty: exec.how.tty,
+        timeout: exec.how.timeout.is_some(),
         ..bare(&exec.choice, caller, workspace)
     })
 }

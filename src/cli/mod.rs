@@ -13,9 +13,13 @@ mod fault;
 mod host;
 mod meant;
 mod policy;
+mod policy_diff;
+mod policy_init;
+mod policy_lint;
 mod profiles;
 mod render;
 pub mod result;
+mod room;
 
 use crate::supervise::outcome::Fault;
 use args::{Cli, Command, Stop};
@@ -26,6 +30,11 @@ use std::process::ExitCode;
 /// `stockade`.
 pub fn main() -> ExitCode {
     let args: Vec<OsString> = std::env::args_os().collect();
+    if let Err(fault) = room::take(&args) {
+        render::tell(&render::fault(&fault));
+        let exec = args.get(1).is_some_and(|a| a == "exec");
+        return ExitCode::from(if exec { exit::CONTAINMENT } else { exit::USAGE });
+    }
     ExitCode::from(match args::parse(&args) {
         Ok(Cli { command: Command::Exec(exec) }) => exec::run(&exec),
         Ok(Cli { command: Command::Policy(command) }) => other(policy::run(&command)),

@@ -1,11 +1,11 @@
-//! `stockade policy`: list, show, explain, schema.
+//! `stockade policy`: list, show, explain, schema; its other commands are in the files beside this one.
 
 use super::args::{Explain, List, Of, Policy as Commands, Schema, Show};
 use super::explain::Explanation;
 use super::meant::{self, Caller};
 use super::profiles::{self, Files};
 use super::render::{self, safe};
-use super::{fault, host, print};
+use super::{exit, fault, host, policy_diff, policy_init, policy_lint, print};
 use crate::policy::{Origin, Policy, load};
 use crate::supervise::outcome::Fault;
 use serde::Serialize;
@@ -17,10 +17,22 @@ use std::fmt::Write as _;
 /// # Errors
 /// What stands in the way.
 pub fn run(command: &Commands) -> Result<u8, Fault> {
+    let mut code = exit::OK;
     let output = match command {
         Commands::List(args) => list(args)?,
         Commands::Show(args) => show(args)?,
         Commands::Explain(args) => explain(args)?,
+        Commands::Init(args) => policy_init::run(args)?,
+        Commands::Lint(args) => {
+            let (output, found) = policy_lint::run(args)?;
+            code = found;
+            output
+        }
+        Commands::Diff(args) => {
+            let (output, found) = policy_diff::run(args)?;
+            code = found;
+            output
+        }
         Commands::Schema(Schema { of }) => {
             let schema = match of {
                 Of::Profile => crate::manifest::profile_schema(),
@@ -29,7 +41,8 @@ pub fn run(command: &Commands) -> Result<u8, Fault> {
             document(&schema, true)?
         }
     };
-    print(&output)
+    print(&output)?;
+    Ok(code)
 }
 
 /// A document for standard output.

@@ -48,12 +48,21 @@ impl Files {
     pub fn choose(&self, choice: &OsStr) -> Result<Candidate, Fault> {
         let bytes = choice.as_bytes();
         if bytes.contains(&b'/') || bytes.ends_with(b".toml") {
-            return file(Path::new(choice));
+            return file(Path::new(choice), FILE_BYTES_MAX);
         }
         let name =
             choice.to_str().filter(|n| is_profile_name(n)).ok_or_else(|| fault::profile_name(bytes))?;
         let found = self.find(name).map_err(|e| fault::unreadable(&e))?;
         found.or_else(|| Candidate::embedded(name)).ok_or_else(|| fault::unknown_profile(name))
+    }
+
+    /// The directories in which profiles are looked for.
+    pub fn dirs(&self) -> Vec<HostPath> {
+        let dir = |place: &SearchPlace| match place {
+            SearchPlace::User(dir) | SearchPlace::System(dir) => Some(dir.clone()),
+            SearchPlace::Embedded => None,
+        };
+        self.places.iter().filter_map(dir).collect()
     }
 
     /// Every profile there is, in the order of the search: what comes first under a name wins.
@@ -63,7 +72,7 @@ impl Files {
             let (SearchPlace::User(dir) | SearchPlace::System(dir)) = place else { continue };
             for name in names(dir) {
                 let Some((origin, path)) = place.file(&name) else { continue };
-                match read(openat(CWD, path.as_path(), OPEN, Mode::empty()), &path) {
+                match read(openat(CWD, path.as_path(), OPEN, Mode::empty()), &path, FILE_BYTES_MAX) {
                     Ok(Some(bytes)) => out.push((name, Ok(Candidate { origin, bytes }))),
                     Ok(None) => {}
                     Err(e) => out.push((name, Err(e))),
@@ -80,7 +89,8 @@ impl Files {
 impl Library for Files {
     fn find(&self, name: &str) -> Result<Option<Candidate>, LibraryError> {
         for (origin, path) in self.places.iter().filter_map(|place| place.file(name)) {
-            if let Some(bytes) = read(openat(CWD, path.as_path(), OPEN, Mode::empty()), &path)? {
+            let opened = openat(CWD, path.as_path(), OPEN, Mode::empty());
+            if let Some(bytes) = read(opened, &path, FILE_BYTES_MAX)? {
                 return Ok(Some(Candidate { origin, bytes }));
             }
         }
@@ -106,8 +116,30 @@ fn names(dir: &HostPath) -> Vec<String> {
     out
 }
 
-/// `--profile PATH`.
-fn file(path: &Path) -> Result<Candidate, Fault> {
+/// What `choice` comes to where the project's own file may be named like any other: the profile, and what narrows it.
+/// A `.stockade/profile.toml` narrows the default profile.
+///
+/// # Errors
+/// See [`Files::choose`] and [`project`].
+pub fn narrowed(files: &Files, choice: &OsStr) -> Result<(Candidate, Option<Candidate>), Fault> {
+    let path = Path::new(choice);
+    if !path.ends_with(PROJECT_FILE) {
+        return Ok((files.choose(choice)?, None));
+    }
+    let dir = path.ancestors().nth(2).filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let workspace = super::meant::workspace(Some(dir)).map_err(|e| fault::place(&e))?;
+    // Where there is none the path leads nowhere, which `choose` says.
+    match project(&workspace)? {
+        Some(project) => Ok((files.choose(OsStr::new(policy::DEFAULT_PROFILE))?, Some(project))),
+        None => Ok((files.choose(choice)?, None)),
+    }
+}
+
+/// The file that a path on the command line names, at most `max` bytes of it and one more.
+///
+/// # Errors
+/// When it cannot be read, or is no regular file.
+pub fn file(path: &Path, max: usize) -> Result<Candidate, Fault> {
     let absolute = if path.is_absolute() {
         HostPath::new(path)
     } else {
@@ -121,7 +153,7 @@ fn file(path: &Path) -> Result<Candidate, Fault> {
         fault.object = Some(format!("--profile {path}"));
         fault
     })?;
-    match read(openat(CWD, path, OPEN, Mode::empty()), &shown) {
+    match read(openat(CWD, path, OPEN, Mode::empty()), &shown, max) {
         Ok(Some(bytes)) => Ok(Candidate { origin: Origin::File(shown), bytes }),
         Ok(None) => {
             let cause = io::Error::from(Errno::NOENT).to_string();
@@ -143,12 +175,16 @@ pub fn project(workspace: &HostPath) -> Result<Option<Candidate>, Fault> {
     let path = workspace.join(&rel);
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
     let opened = openat2(&dir, PROJECT_FILE, OPEN | OFlags::NOFOLLOW, Mode::empty(), resolve);
-    let bytes = read(opened, &path).map_err(|e| fault::unreadable(&e))?;
+    let bytes = read(opened, &path, FILE_BYTES_MAX).map_err(|e| fault::unreadable(&e))?;
     Ok(bytes.map(|bytes| Candidate { origin: Origin::Project(path), bytes }))
 }
 
 /// The bytes of an opened profile; `None` when there is none. At most one more than may be: the reader says so.
-fn read(opened: Result<OwnedFd, Errno>, path: &HostPath) -> Result<Option<Vec<u8>>, LibraryError> {
+fn read(
+    opened: Result<OwnedFd, Errno>,
+    path: &HostPath,
+    max: usize,
+) -> Result<Option<Vec<u8>>, LibraryError> {
     let fail = |cause: String| LibraryError { path: path.clone(), cause };
     let file = match opened {
         Ok(file) => file,
@@ -160,8 +196,8 @@ fn read(opened: Result<OwnedFd, Errno>, path: &HostPath) -> Result<Option<Vec<u8
     if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
         return Err(fail("it is not a regular file".to_owned()));
     }
-    let mut bytes = Vec::with_capacity(usize::try_from(stat.st_size).unwrap_or(0).min(FILE_BYTES_MAX) + 1);
-    let limit = FILE_BYTES_MAX as u64 + 1;
+    let mut bytes = Vec::with_capacity(usize::try_from(stat.st_size).unwrap_or(0).min(max) + 1);
+    let limit = max as u64 + 1;
     std::fs::File::from(file).take(limit).read_to_end(&mut bytes).map_err(|e| fail(e.to_string()))?;
     Ok(Some(bytes))
 }

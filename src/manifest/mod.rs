@@ -14,7 +14,7 @@ pub use profile::{
     CachesDoc, EnvDoc, GrantsDoc, IdentityDoc, LimitsDoc, MountDoc, MountKind, NetworkDoc, OrNone,
     ProfileDoc, RootDoc, SeccompDoc, WorkspaceDoc,
 };
-pub use schema::profile_schema;
+pub use schema::{described, profile_schema};
 pub use spans::{At, Spans};
 pub use words::{Access, CacheLayer, InsideUser, OutputAction, Posture, ProtectMissing};
 

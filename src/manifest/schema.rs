@@ -1,12 +1,34 @@
 //! The JSON Schema of a profile, for editors and for people who write one.
 
 use super::ProfileDoc;
+use serde_json::Value;
 
 /// The schema of a profile file.
-pub fn profile_schema() -> serde_json::Value {
+pub fn profile_schema() -> Value {
     let mut schema = schemars::schema_for!(ProfileDoc);
     schema.insert("title".to_owned(), "Stockade profile, version 1".into());
     schema.to_value()
+}
+
+/// What a key of a profile means, as the schema says it. Of the keys below `require` that is the table's.
+pub fn described(schema: &Value, key: &str) -> Option<String> {
+    let mut node = schema;
+    let parts = if key.starts_with("require.") { "require" } else { key };
+    for part in parts.split('.') {
+        node = resolve(schema, node).get("properties")?.get(part)?;
+    }
+    let text = node.get("description")?.as_str()?;
+    Some(text.replace('\n', " "))
+}
+
+fn resolve<'a>(root: &'a Value, mut node: &'a Value) -> &'a Value {
+    while let Some(target) = node.get("$ref").and_then(Value::as_str) {
+        match root.pointer(target.trim_start_matches('#')) {
+            Some(found) => node = found,
+            None => break,
+        }
+    }
+    node
 }
 
 #[cfg(test)]
@@ -14,15 +36,7 @@ mod tests {
     use super::super::keys::{KEYS, MOUNT_KEYS};
     use super::*;
     use crate::base::Protection;
-    use serde_json::Value;
     use std::collections::BTreeSet;
-
-    fn resolve<'a>(root: &'a Value, mut node: &'a Value) -> &'a Value {
-        while let Some(target) = node.get("$ref").and_then(Value::as_str) {
-            node = root.pointer(&target[1..]).unwrap();
-        }
-        node
-    }
 
     #[test]
     fn the_key_table_and_the_types_agree() {
@@ -61,5 +75,14 @@ mod tests {
                 assert_eq!(value["additionalProperties"], false, "{name}");
             }
         }
+    }
+
+    #[test]
+    fn every_key_is_described() {
+        let schema = profile_schema();
+        for key in KEYS {
+            assert!(described(&schema, key.path).is_some_and(|text| text.ends_with('.')), "{}", key.path);
+        }
+        assert_eq!(described(&schema, "limits.memroy"), None);
     }
 }

@@ -77,6 +77,11 @@ impl Table {
             return plan(at, true, what, note);
         }
         let note = if layered { note } else { Some("overlays do not work here") };
+        let left_out = match place {
+            CachePlace::LeftOut { path, why } => Some(format!("{path} is not used: {why}")),
+            _ => None,
+        };
+        let note = left_out.as_deref().or(note);
         if let CachePlace::Host { path, .. } = place
             && paths.toolchains.iter().any(|t| t.path == *path)
         {
@@ -89,7 +94,7 @@ impl Table {
         if let Some((path, fact)) = layer {
             let layer = Some(self.source(path, fact, true, true));
             self.put(FsOp::Overlay { lower: None, layer, at: inside.clone() })?;
-            return plan(inside, false, CacheLayer::Kept, None);
+            return plan(inside, false, CacheLayer::Kept, note);
         }
         self.put(FsOp::Scratch { at: inside.clone(), mode: 0o755 })?;
         plan(inside, false, CacheLayer::Empty, note)

@@ -209,14 +209,34 @@ pub struct ToolchainFact {
     pub fact: PathFact,
     /// Credential files below it that exist.
     pub credentials: Vec<(RelPath, Kind)>,
+    /// It lies in what the base root shows anyway: not mounted once more.
+    pub shown: bool,
+}
+
+/// A toolchain directory that a variable names and that is not shown.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct LeftOut {
+    /// The variable.
+    pub variable: String,
+    /// What it names.
+    pub path: HostPath,
+    /// Why not.
+    pub why: String,
 }
 
 /// A package cache as it lies on the host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case", tag = "is")]
 pub enum CachePlace {
-    /// The host has none, or what is named is more than a cache.
+    /// The host has none.
     Absent,
+    /// What is there is not used.
+    LeftOut {
+        /// Where it lies.
+        path: HostPath,
+        /// In words for an operator.
+        why: String,
+    },
     /// A directory of the host.
     Host {
         /// Where it lies.
@@ -262,12 +282,14 @@ pub struct PathFacts {
     pub etc: BTreeMap<RelPath, SystemEntry>,
     /// `/bin`, `/sbin`, `/lib`, `/lib32`, `/lib64`, `/libx32` as they are.
     pub top: BTreeMap<RelPath, SystemEntry>,
-    /// Toolchain directories outside `/usr`, most general first.
+    /// Toolchain directories: those of the base root, then the others, most general first.
     pub toolchains: Vec<ToolchainFact>,
     /// Package caches that the policy uses, by their names in [`crate::policy::CACHES`].
     pub caches: BTreeMap<&'static str, CachePlace>,
     /// Their kept layers.
     pub layers: BTreeMap<&'static str, LayerFact>,
+    /// Those that are not shown.
+    pub left_out: Vec<LeftOut>,
     /// The caller's home, when it has one.
     pub home: Option<HostPath>,
     /// The state directory.

@@ -8,7 +8,9 @@ use super::request::Request;
 use super::seccomp;
 use super::types::*;
 use crate::base::{ByteSize, Digest, Gap, HostPath, Need, OsBytes, Protection, RelPath, SandboxPath};
-use crate::policy::{Access, InsideUser, MountEntry, Policy, Posture, ProtectMissing};
+use crate::policy::{
+    Access, InsideUser, MEMORY_MIN, MountEntry, Policy, Posture, ProtectMissing, tmpfs_size,
+};
 use std::collections::BTreeMap;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -38,6 +40,14 @@ pub enum PlanError {
         key: &'static str,
         /// Its value as configured.
         configured: String,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// The size of a tmpfs that the caller adds makes no sense.
+    #[error("--tmpfs {at}: its size {why}")]
+    TmpfsSize {
+        /// Where.
+        at: SandboxPath,
         /// What is wrong with it.
         why: String,
     },
@@ -104,7 +114,7 @@ impl PlanError {
     pub fn code(&self) -> &'static str {
         match self {
             Self::Unmet { .. } => "protection_unmet",
-            Self::Limit { .. } => "limit_invalid",
+            Self::Limit { .. } | Self::TmpfsSize { .. } => "limit_invalid",
             Self::DuplicateTarget(_) => "target_duplicate",
             Self::ReservedTarget(_) => "target_reserved",
             Self::Source { .. } => "source_unreachable",
@@ -126,9 +136,10 @@ impl PlanError {
         match self {
             Self::Unmet { protection, .. } => Some(protection.key().to_owned()),
             Self::Limit { key, .. } => Some(format!("limits.{key}")),
-            Self::DuplicateTarget(at) | Self::ReservedTarget(at) | Self::ProtectedLink(at) => {
-                Some(at.to_string())
-            }
+            Self::DuplicateTarget(at)
+            | Self::ReservedTarget(at)
+            | Self::ProtectedLink(at)
+            | Self::TmpfsSize { at, .. } => Some(at.to_string()),
             Self::Source { path, .. } | Self::SourceKind { path, .. } | Self::ImplicitWorkspace(path) => {
                 Some(path.to_string())
             }
@@ -211,6 +222,7 @@ pub fn resolve(
     let workspace_at = table.workspace(policy, request, paths)?;
     let caches = table.caches(policy, paths, layered, workspace_at.as_ref())?;
     table.mask_state_dir(paths)?;
+    table.other_names_of_scratch(paths)?;
     let (sources, fs, watch) = table.finish()?;
 
     let owner = paths.workspace.as_ref().map(|w| &w.root);
@@ -252,7 +264,20 @@ pub fn resolve(
     let encode = |e: crate::base::canon::CanonError| PlanError::Encoding(e.to_string());
     let plan_digest = Digest::of_canonical(&containment).map_err(encode)?;
     let command_digest = Digest::of_canonical(&command).map_err(encode)?;
-    Ok(Plan { containment, command, plan_digest, command_digest })
+    Ok(Plan { containment, command, plan_digest, command_digest, notes: notes(policy, request, paths) })
+}
+
+/// What was left out of what the caller's surroundings name, and why.
+fn notes(policy: &Policy, request: &Request, paths: &PathFacts) -> Vec<String> {
+    let mut out = Vec::new();
+    if policy.root.toolchains && request.root.is_none() && policy.root.dir.is_none() {
+        out.extend(
+            paths.left_out.iter().map(|l| format!("{}: {} is left out: {}", l.variable, l.path, l.why)),
+        );
+    }
+    let git = paths.workspace.as_ref().and_then(|w| w.git_refused.as_ref());
+    out.extend(git.map(|why| format!("the workspace's `.git` is not followed: {why}")));
+    out
 }
 
 fn digest_program(program: &seccomp::Program) -> Digest {
@@ -288,10 +313,13 @@ fn limits(policy: &Policy, host: &HostFacts) -> Result<LimitPlan, PlanError> {
     let l = &policy.limits;
     let bad =
         |key: &'static str, configured: String, why: String| Err(PlanError::Limit { key, configured, why });
+    // What makes sense nowhere is not in a policy: only what this host adds is left to say.
     let memory = l.memory.map(|m| m.resolve(host.memory_total));
     if let (Some(bytes), Some(configured)) = (memory, l.memory) {
-        if bytes < 4 << 20 {
-            return bad("memory", configured.to_string(), "less than 4MiB cannot hold a process".into());
+        if bytes < MEMORY_MIN.0 {
+            let why =
+                format!("that is {} here, and less than {MEMORY_MIN} holds no process", ByteSize(bytes));
+            return bad("memory", configured.to_string(), why);
         }
         // Also where a share of the host's memory would bound it anyway: the number was not meant for this host.
         if configured.parts().0.is_some_and(|b| b.0 > host.memory_total) {
@@ -299,40 +327,10 @@ fn limits(policy: &Policy, host: &HostFacts) -> Result<LimitPlan, PlanError> {
             return bad("memory", configured.to_string(), format!("beyond the host's memory ({has} bytes)"));
         }
     }
-    if l.processes == Some(0) {
-        return bad("processes", "0".into(), "the command itself is one process".into());
-    }
-    if l.processes.is_some_and(|n| n > 4_194_304) {
-        return bad("processes", l.processes.unwrap_or(0).to_string(), "beyond the kernel's 4194304".into());
-    }
     if let Some(cpu) = l.cpu
         && u64::from(cpu.0) > u64::from(host.cpus) * 100
     {
         return bad("cpu", cpu.to_string(), format!("beyond the host's {} CPUs", host.cpus));
-    }
-    if l.wall.is_some_and(|w| w.0 == 0) {
-        return bad("wall", "0".into(), "no command ends in no time".into());
-    }
-    if l.open_files < 8 {
-        return bad("open_files", l.open_files.to_string(), "no program starts with fewer than 8".into());
-    }
-    if l.scratch.0 < 1 << 20 {
-        return bad(
-            "scratch",
-            l.scratch.to_string(),
-            "less than 1MiB cannot hold the root's own files".into(),
-        );
-    }
-    if l.scratch_inodes < 256 {
-        return bad("scratch_inodes", l.scratch_inodes.to_string(), "the root's own files need 256".into());
-    }
-    if l.stack.0 < 128 << 10 {
-        return bad("stack", l.stack.to_string(), "less than 128KiB starts no program".into());
-    }
-    for (key, value) in [("output", l.output), ("file_size", l.file_size), ("disk", l.disk)] {
-        if value == Some(ByteSize(0)) {
-            return bad(key, "0".into(), "zero would end every command; leave it out to have none".into());
-        }
     }
     Ok(LimitPlan {
         memory,
@@ -607,21 +605,41 @@ impl Table {
         self.put(FsOp::Scratch { at: at("/tmp"), mode: 0o1777 })?;
         self.put(FsOp::Scratch { at: at("/run"), mode: 0o1777 })?;
         self.put(FsOp::Scratch { at: home(policy.user), mode: 0o700 })?;
-        for (link, to) in [("/var/tmp", "../tmp"), ("/var/run", "../run")] {
-            if !paths.top.keys().any(|n| n.as_path() == Path::new("var")) {
-                self.put(FsOp::Symlink { at: at(link), to: to.into() })?;
-            }
-        }
         if policy.root.toolchains && own_root.is_none() {
             for tool in &paths.toolchains {
                 let target = tool.path.as_sandbox();
-                if !(layered && caches::is_one(paths, &tool.path)) {
+                if !(tool.shown || layered && caches::is_one(paths, &tool.path)) {
                     self.system_bind(&tool.path, &tool.fact, target.clone())?;
                 }
                 for (rel, kind) in &tool.credentials {
-                    self.put(FsOp::Mask { at: below(&target, rel), kind: *kind })?;
+                    let mask = below(&target, rel);
+                    // One toolchain may lie in another, and name the same file.
+                    let key = (mask.depth(), mask.clone());
+                    if !matches!(self.ops.get(&key), Some(FsOp::Mask { .. })) {
+                        self.put(FsOp::Mask { at: mask, kind: *kind })?;
+                    }
                 }
             }
+        }
+        Ok(())
+    }
+
+    /// The other names of `/tmp` and `/run`: links, but where something is mounted at or below one. A mount point may
+    /// not lie behind a link, so that name is a private directory of its own then.
+    fn other_names_of_scratch(&mut self, paths: &PathFacts) -> Result<(), PlanError> {
+        if paths.top.keys().any(|n| n.as_path() == Path::new("var")) {
+            return Ok(());
+        }
+        for (link, to) in [("/var/tmp", "../tmp"), ("/var/run", "../run")] {
+            let name = at(link);
+            if self.ops.contains_key(&(name.depth(), name.clone())) {
+                continue;
+            }
+            self.put(if self.ops.values().any(|op| op.at().is_within(&name)) {
+                FsOp::Scratch { at: name, mode: 0o1777 }
+            } else {
+                FsOp::Symlink { at: name, to: to.into() }
+            })?;
         }
         Ok(())
     }
@@ -688,15 +706,9 @@ impl Table {
             if !policy.grants.tmpfs {
                 return Err(PlanError::NotGranted { what: format!("--tmpfs {target}"), key: "tmpfs" });
             }
-            let size = size.map_or(policy.limits.scratch.0, |s| s.0);
-            if size == 0 {
-                return Err(PlanError::Limit {
-                    key: "scratch",
-                    configured: "0".into(),
-                    why: format!("--tmpfs {target} cannot have size 0"),
-                });
-            }
-            self.put(FsOp::Tmpfs { at: target.clone(), size, inodes: policy.limits.scratch_inodes })?;
+            let size = size.unwrap_or(policy.limits.scratch);
+            tmpfs_size(size).map_err(|e| PlanError::TmpfsSize { at: target.clone(), why: e.to_string() })?;
+            self.put(FsOp::Tmpfs { at: target.clone(), size: size.0, inodes: policy.limits.scratch_inodes })?;
         }
         Ok(())
     }

@@ -366,4 +366,6 @@ pub struct Plan {
     pub plan_digest: Digest,
     /// Digest of the command.
     pub command_digest: Digest,
+    /// What was left out, for people.
+    pub notes: Vec<String>,
 }

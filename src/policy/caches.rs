@@ -1,7 +1,7 @@
 //! Package caches as data: for each tool, which directories hold what it has downloaded or built, which variables
-//! name them, where they lie when none does, and which credentials lie among them.
+//! name them, where they lie when none does.
 
-use serde::{Serialize, Serializer};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// A word of a fixed list, as a profile writes it.
 pub(super) trait Word: Copy + PartialEq + 'static {
@@ -65,6 +65,14 @@ impl Serialize for Tool {
     }
 }
 
+impl<'de> Deserialize<'de> for Tool {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        let name = String::deserialize(d)?;
+        let tool = Self::ALL.iter().copied().find(|t| t.name() == name);
+        tool.ok_or_else(|| serde::de::Error::custom("not a tool whose cache is known"))
+    }
+}
+
 /// The directory that a default place is reckoned from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Top {
@@ -97,8 +105,6 @@ pub struct Cache {
     pub defaults: &'static [Top],
     /// Where it is made, below the command's home, when the host has none.
     pub inside: &'static str,
-    /// Names below it that may hold credentials.
-    pub credentials: &'static [&'static str],
 }
 
 /// Every one. The tools' own documents say where:
@@ -113,7 +119,6 @@ pub const CACHES: &[Cache] = &[
         variable: Some("CARGO_HOME"),
         defaults: &[below_home(".cargo")],
         inside: ".cargo",
-        credentials: &["credentials", "credentials.toml"],
     },
     Cache {
         name: "npm",
@@ -121,7 +126,6 @@ pub const CACHES: &[Cache] = &[
         variable: Some("npm_config_cache"),
         defaults: &[below_home(".npm")],
         inside: ".npm",
-        credentials: &[],
     },
     Cache {
         name: "pip",
@@ -129,7 +133,6 @@ pub const CACHES: &[Cache] = &[
         variable: Some("PIP_CACHE_DIR"),
         defaults: &[xdg_cache("pip")],
         inside: ".cache/pip",
-        credentials: &[],
     },
     Cache {
         name: "go-mod",
@@ -137,7 +140,6 @@ pub const CACHES: &[Cache] = &[
         variable: Some("GOMODCACHE"),
         defaults: &[Top { variable: Some("GOPATH"), home: "go", rest: "pkg/mod" }],
         inside: "go/pkg/mod",
-        credentials: &[],
     },
     Cache {
         name: "go-build",
@@ -145,7 +147,6 @@ pub const CACHES: &[Cache] = &[
         variable: Some("GOCACHE"),
         defaults: &[xdg_cache("go-build")],
         inside: ".cache/go-build",
-        credentials: &[],
     },
     // No variable names it, and the settings beside it, which may hold passwords, are left out.
     Cache {
@@ -154,7 +155,6 @@ pub const CACHES: &[Cache] = &[
         variable: None,
         defaults: &[below_home(".m2/repository")],
         inside: ".m2/repository",
-        credentials: &[],
     },
     Cache {
         name: "ccache",
@@ -162,7 +162,6 @@ pub const CACHES: &[Cache] = &[
         variable: Some("CCACHE_DIR"),
         defaults: &[below_home(".ccache"), xdg_cache("ccache")],
         inside: ".cache/ccache",
-        credentials: &[],
     },
 ];
 
@@ -180,9 +179,7 @@ mod tests {
             assert!(cache.name.bytes().all(|b| b.is_ascii_lowercase() || b == b'-'), "{}", cache.name);
             assert!(seen.insert(cache.name) && seen.insert(cache.inside), "{}", cache.name);
             assert!(!cache.defaults.is_empty());
-            for path in cache.credentials.iter().chain([&cache.inside]) {
-                assert!(RelPath::new(path).is_ok(), "{path}");
-            }
+            assert!(RelPath::new(cache.inside).is_ok(), "{}", cache.inside);
         }
         for tool in Tool::ALL {
             assert!(CACHES.iter().any(|c| c.tool == *tool), "{}", tool.name());

@@ -24,7 +24,7 @@ const LOADERS: &[&str] = &[
 
 /// Variables that name code or carry authority. A profile may pass one by its own name, not by a pattern
 /// that happens to cover it.
-const SENSITIVE: &[&str] = &[
+pub(super) const SENSITIVE: &[&str] = &[
     "PATH",
     "HOME",
     "IFS",
@@ -178,7 +178,11 @@ const MIB: u64 = 1 << 20;
 const TIB: u64 = 1 << 40;
 const HOUR: u64 = 3_600_000;
 
-/// The first limit that cannot have been meant. Zero is refused where it would mean that nothing can run.
+/// Below this not even the loader and the C library fit, whether it was written or is a share of a host's memory.
+pub const MEMORY_MIN: ByteSize = ByteSize(4 * MIB);
+
+/// The first limit that cannot have been meant on any host: the one place that says so. What a host adds (its memory, its
+/// CPUs) is the plan's to say. Zero is refused where it would mean that nothing can run.
 pub(super) fn limits(limits: &Limits) -> Result<(), (&'static str, Fault)> {
     let size = |key, value: Option<ByteSize>, min: u64, max: u64| match value {
         Some(value) => range(&value, &ByteSize(min), &ByteSize(max)).map_err(|f| (key, f)),
@@ -188,8 +192,7 @@ pub(super) fn limits(limits: &Limits) -> Result<(), (&'static str, Fault)> {
     let time = |key, value: Millis, min: u64, max: u64| {
         range(&value, &Millis(min), &Millis(max)).map_err(|f| (key, f))
     };
-    // Below a megabyte not even the loader and the C library fit.
-    size("limits.memory", limits.memory.and_then(|m| m.parts().0), MIB, 1024 * TIB)?;
+    size("limits.memory", limits.memory.and_then(|m| m.parts().0), MEMORY_MIN.0, 1024 * TIB)?;
     count("limits.processes", limits.processes.unwrap_or(1), 1, 1 << 22)?;
     // The parser keeps CpuShare within its own range.
     time("limits.wall", limits.wall.unwrap_or(Millis(1)), 1, 366 * 24 * HOUR)?;
@@ -201,8 +204,9 @@ pub(super) fn limits(limits: &Limits) -> Result<(), (&'static str, Fault)> {
     size("limits.locked_memory", Some(limits.locked_memory), 0, 1024 * TIB)?;
     // execve needs room for the arguments, which it takes from a quarter of the stack.
     size("limits.stack", Some(limits.stack), 128 * KIB, TIB)?;
-    size("limits.scratch", Some(limits.scratch), 4 * KIB, 1024 * TIB)?;
-    count("limits.scratch_inodes", limits.scratch_inodes, 16, 1 << 32)?;
+    // The root's own files lie there too.
+    size("limits.scratch", Some(limits.scratch), MIB, 1024 * TIB)?;
+    count("limits.scratch_inodes", limits.scratch_inodes, 256, 1 << 32)?;
     size("limits.disk", limits.disk, 1, 1024 * TIB)?;
     Ok(())
 }
@@ -221,8 +225,11 @@ pub(super) fn cache_size(size: ByteSize) -> Result<(), Fault> {
     range(&size, &ByteSize(MIB), &ByteSize(1024 * TIB))
 }
 
-/// Zero would mean half of the host's memory to the kernel.
-pub(super) fn tmpfs_size(size: ByteSize) -> Result<(), Fault> {
+/// The size of a tmpfs. Zero would mean half of the host's memory to the kernel.
+///
+/// # Errors
+/// [`Fault::Limit`].
+pub fn tmpfs_size(size: ByteSize) -> Result<(), Fault> {
     range(&size, &ByteSize(4 * KIB), &ByteSize(1024 * TIB))
 }
 
@@ -263,6 +270,26 @@ mod tests {
         for good in ["LANG", "SSH_AUTH_SOCK", "TERM", "MY_APP_*"] {
             assert!(env_pass(good).is_ok(), "{good}");
         }
+    }
+
+    #[test]
+    fn the_least_that_works_is_decided_here() {
+        let embedded = crate::policy::Candidate::embedded("offline").unwrap();
+        let offline = crate::policy::load(embedded, &crate::policy::EmbeddedOnly, None, &[]).unwrap().limits;
+        assert!(limits(&offline).is_ok());
+        let refused = |change: fn(&mut Limits)| {
+            let mut changed = offline.clone();
+            change(&mut changed);
+            limits(&changed).unwrap_err().0
+        };
+        assert_eq!(refused(|l| l.memory = Some("4095KiB".parse().unwrap())), "limits.memory");
+        assert_eq!(refused(|l| l.processes = Some(0)), "limits.processes");
+        assert_eq!(refused(|l| l.wall = Some(Millis(0))), "limits.wall");
+        assert_eq!(refused(|l| l.open_files = 7), "limits.open_files");
+        assert_eq!(refused(|l| l.stack = ByteSize(127 * KIB)), "limits.stack");
+        assert_eq!(refused(|l| l.scratch = ByteSize(MIB - 1)), "limits.scratch");
+        assert_eq!(refused(|l| l.scratch_inodes = 255), "limits.scratch_inodes");
+        assert_eq!(refused(|l| l.disk = Some(ByteSize(0))), "limits.disk");
     }
 
     #[test]

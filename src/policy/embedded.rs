@@ -10,6 +10,10 @@ pub const DEFAULT_PROFILE: &str = "offline";
 pub const FLOOR_PROFILE: &str = "strict";
 /// The project's narrowing, relative to the workspace.
 pub const PROJECT_FILE: &str = ".stockade/profile.toml";
+/// The directory of [`PROJECT_FILE`].
+pub const PROJECT_DIR: &str = ".stockade";
+/// The name of [`PROJECT_FILE`] in it.
+pub const PROJECT_LEAF: &str = "profile.toml";
 /// The longest profile name.
 pub const PROFILE_NAME_MAX: usize = 64;
 
@@ -86,6 +90,7 @@ mod tests {
     #[test]
     fn names_and_texts_agree() {
         assert_eq!(NAMES.to_vec(), EMBEDDED.iter().map(|(n, _)| *n).collect::<Vec<_>>());
+        assert_eq!(PROJECT_FILE, format!("{PROJECT_DIR}/{PROJECT_LEAF}"));
         assert!(embedded(DEFAULT_PROFILE).is_some() && embedded(FLOOR_PROFILE).is_some());
     }
 

@@ -46,11 +46,18 @@ impl Candidate {
     }
 }
 
-struct Link {
-    origin: Origin,
+/// One file that a policy was made from.
+pub(super) struct Link {
+    pub(super) origin: Origin,
     /// The name by which it was found; tells the built-in ones apart.
-    found_as: Option<String>,
-    file: ProfileFile,
+    pub(super) found_as: Option<String>,
+    pub(super) file: ProfileFile,
+}
+
+/// A policy and the files that it was made from, the one that has the last word first.
+pub(super) struct Layers {
+    pub(super) links: Vec<Link>,
+    pub(super) policy: Policy,
 }
 
 /// The policy of `root` (the profile that the caller chose, or the default one), with what it extends below
@@ -64,22 +71,7 @@ pub fn load(
     project: Option<Candidate>,
     sets: &[Setting],
 ) -> Result<Policy, PolicyError> {
-    let chain = chain(root, library)?;
-    let mut policy = blank();
-    for link in chain.iter().rev() {
-        policy = apply(policy, &Input::file(&link.origin, &link.file), Mode::Extend)?;
-    }
-    policy.name = profile_name(&chain[0])?;
-    policy.origins = chain.iter().map(|link| link.origin.clone()).collect();
-    check_whole(&policy, |key| {
-        // The file nearest to the caller that says something about it.
-        let link = chain.iter().find(|l| l.file.spans.contains(key)).unwrap_or(&chain[0]);
-        place(&link.origin, &link.file.spans, key)
-    })?;
-
-    if let Some(candidate) = project {
-        policy = narrow_by_project(policy, candidate)?;
-    }
+    let mut policy = layers(root, library, project)?.policy;
     if !sets.is_empty() {
         // One by one, and looked at as a whole when all are in: two may make sense together only.
         for set in sets {
@@ -90,22 +82,49 @@ pub fn load(
     Ok(policy)
 }
 
-fn narrow_by_project(policy: Policy, candidate: Candidate) -> Result<Policy, PolicyError> {
+/// [`load`] without settings, with the files kept.
+pub(super) fn layers(
+    root: Candidate,
+    library: &dyn Library,
+    project: Option<Candidate>,
+) -> Result<Layers, PolicyError> {
+    let mut links = chain(root, library)?;
+    let mut policy = blank();
+    for link in links.iter().rev() {
+        policy = apply(policy, &Input::file(&link.origin, &link.file), Mode::Extend)?;
+    }
+    policy.name = profile_name(&links[0])?;
+    policy.origins = links.iter().map(|link| link.origin.clone()).collect();
+    check_whole(&policy, |key| {
+        // The file nearest to the caller that says something about it.
+        let link = links.iter().find(|l| l.file.spans.contains(key)).unwrap_or(&links[0]);
+        place(&link.origin, &link.file.spans, key)
+    })?;
+    if let Some(candidate) = project {
+        let (narrowed, link) = narrow_by_project(policy, candidate)?;
+        policy = narrowed;
+        links.insert(0, link);
+    }
+    Ok(Layers { links, policy })
+}
+
+/// What a project's file may not say.
+pub(super) const NOT_FOR_PROJECTS: [&str; 5] = ["name", "extends", "grants", "root.dir", "env.set"];
+
+fn narrow_by_project(policy: Policy, candidate: Candidate) -> Result<(Policy, Link), PolicyError> {
     let Candidate { origin, bytes } = candidate;
     let file = parse_profile(&bytes).map_err(|e| PolicyError::of_manifest(&origin, e))?;
-    for key in ["name", "extends", "grants", "root.dir", "env.set"] {
-        if file.spans.contains(key) {
-            return Err(PolicyError {
-                place: place(&origin, &file.spans, key),
-                key: Some(key.to_owned()),
-                fault: Box::new(Fault::NotForProjects),
-            });
-        }
+    if let Some(key) = NOT_FOR_PROJECTS.into_iter().find(|key| file.spans.contains(key)) {
+        return Err(PolicyError {
+            place: place(&origin, &file.spans, key),
+            key: Some(key.to_owned()),
+            fault: Box::new(Fault::NotForProjects),
+        });
     }
     let mut policy = narrow(policy, &Input::file(&origin, &file))?;
     check_whole(&policy, |key| place(&origin, &file.spans, key))?;
-    policy.origins.push(origin);
-    Ok(policy)
+    policy.origins.push(origin.clone());
+    Ok((policy, Link { origin, found_as: None, file }))
 }
 
 /// `base` with `input` on top, when that is within `base`.

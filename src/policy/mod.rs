@@ -7,25 +7,35 @@
 //!   ([`Policy::is_within`]), else the widening key is named and nothing runs.
 
 mod caches;
+mod calls;
 mod check;
+mod diff;
+mod draft;
 mod embedded;
 mod error;
+pub mod lint;
 mod load;
 mod merge;
 mod order;
+mod resolved;
 mod setting;
 #[cfg(test)]
 mod tests;
 mod types;
 
 pub use caches::{CACHES, Cache, Tool, Top};
+pub use calls::{CallSet, Calls, RefusedCall};
+pub use check::{MEMORY_MIN, tmpfs_size};
+pub use diff::{Change, Difference, Direction, Group, diff};
+pub use draft::project_draft;
 pub use embedded::{
-    DEFAULT_PROFILE, FLOOR_PROFILE, PROFILE_NAME_MAX, PROJECT_FILE, SearchPlace, embedded, embedded_names,
-    is_profile_name, search_path,
+    DEFAULT_PROFILE, FLOOR_PROFILE, PROFILE_NAME_MAX, PROJECT_DIR, PROJECT_FILE, PROJECT_LEAF, SearchPlace,
+    embedded, embedded_names, is_profile_name, search_path,
 };
 pub use error::{Fault, LibraryError, Place, PolicyError};
 pub use load::{Candidate, EmbeddedOnly, Library, load};
-pub use order::Widening;
+pub use order::{Part, Widening};
+pub use resolved::{RESOLVED_BYTES_MAX, ResolvedError, resolved};
 pub use setting::{SETTING_BYTES_MAX, Setting, settable_keys};
 pub use types::*;
 

@@ -16,6 +16,21 @@ pub struct Widening {
     pub base: String,
     /// What goes beyond it.
     pub asked: String,
+    /// Which part of the field.
+    pub part: Part,
+}
+
+/// In which way a field goes beyond another.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Part {
+    /// As a whole.
+    Value,
+    /// By an entry of its list, `asked`, that nothing in the base covers.
+    Entry,
+    /// By lacking an entry of the base's list, which takes something away.
+    Lacks(String),
+    /// By what is mounted, or no longer mounted, here.
+    Mount(SandboxPath),
 }
 
 impl Policy {
@@ -42,8 +57,13 @@ struct Found(Vec<Widening>);
 
 impl Found {
     fn unless(&mut self, within: bool, key: &str, base: impl Display, asked: impl Display) {
+        self.part(within, key, base, asked, Part::Value);
+    }
+
+    fn part(&mut self, within: bool, key: &str, base: impl Display, asked: impl Display, part: Part) {
         if !within {
-            self.0.push(Widening { key: key.to_owned(), base: base.to_string(), asked: asked.to_string() });
+            let (base, asked) = (base.to_string(), asked.to_string());
+            self.0.push(Widening { key: key.to_owned(), base, asked, part });
         }
     }
 
@@ -73,7 +93,7 @@ impl Found {
     ) {
         for one in asked {
             let within = base.iter().any(|b| covers(b, one));
-            self.unless(within, key, list(base.iter().map(&show)), show(one));
+            self.part(within, key, list(base.iter().map(&show)), show(one), Part::Entry);
         }
     }
 
@@ -81,7 +101,7 @@ impl Found {
     fn superset(&mut self, key: &str, asked: &[RelPath], base: &[RelPath]) {
         for one in base {
             let within = asked.iter().any(|a| one.is_within(a));
-            self.unless(within, key, one, format_args!("without {one}"));
+            self.part(within, key, one, format_args!("without {one}"), Part::Lacks(one.to_string()));
         }
     }
 }
@@ -98,7 +118,7 @@ fn list(items: impl Iterator<Item = String>) -> String {
 }
 
 /// The word that a profile uses for a plain enum.
-fn word<T: serde::Serialize>(value: T) -> String {
+pub(super) fn word<T: serde::Serialize>(value: T) -> String {
     match serde_json::to_value(value) {
         Ok(serde_json::Value::String(word)) => word,
         _ => String::new(),
@@ -234,11 +254,13 @@ fn mount_table(found: &mut Found, asked: &[MountEntry], base: &[MountEntry]) {
     let mask = |m: &MountEntry| matches!(m, MountEntry::Mask { .. });
     for entry in asked {
         let within = mask(entry) || base.iter().any(|b| entry_within(entry, b));
-        found.unless(within, "mounts", base_entry(base, entry.target()), entry_shown(entry));
+        let part = Part::Mount(entry.target().clone());
+        found.part(within, "mounts", base_entry(base, entry.target()), entry_shown(entry), part);
     }
     for gone in base.iter().filter(|b| !asked.iter().any(|a| a.target() == b.target())) {
         let masked = asked.iter().any(|a| mask(a) && gone.target().is_within(a.target()));
-        found.unless(masked, "mounts", entry_shown(gone), format_args!("without {}", gone.target()));
+        let part = Part::Mount(gone.target().clone());
+        found.part(masked, "mounts", entry_shown(gone), format_args!("without {}", gone.target()), part);
     }
     // An entry below a new mask is seen again only if it was there before, which the first loop checked.
 }

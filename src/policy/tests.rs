@@ -25,7 +25,7 @@ fn files(list: &[(&'static str, &str)]) -> Files {
     Files(list.iter().map(|(name, text)| (*name, format!("version = 1\n{text}"))).collect())
 }
 
-fn built_in(name: &str) -> Policy {
+pub(super) fn built_in(name: &str) -> Policy {
     // Loaded once: the properties ask some thousand times.
     static ALL: std::sync::OnceLock<BTreeMap<&'static str, Policy>> = std::sync::OnceLock::new();
     let load_all = || {
@@ -234,7 +234,7 @@ macro_rules! kinds {
 
 /// Texts of one key each, from a small world so that values meet.
 fn kinds() -> Vec<BoxedStrategy<String>> {
-    let size = prop::sample::select(vec!["1MiB", "64MiB", "1GiB", "none"]);
+    let size = prop::sample::select(vec!["4MiB", "64MiB", "1GiB", "none"]);
     let sizes =
         prop::sample::select(vec!["limits.output", "limits.file_size", "limits.disk", "limits.memory"]);
     let fixed = prop::sample::select(vec!["limits.locked_memory", "limits.stack", "limits.scratch"]);
@@ -262,7 +262,7 @@ fn kinds() -> Vec<BoxedStrategy<String>> {
         prop::sample::select(vec!["1s", "2h", "none"]).prop_map(|v| format!("limits.wall = \"{v}\"")),
         prop::sample::select(vec!["0s", "5s"]).prop_map(|v| format!("limits.grace = \"{v}\"")),
         prop::sample::select(vec!["64", "65536"]).prop_map(|v| format!("limits.open_files = {v}")),
-        prop::sample::select(vec!["64", "1000000"]).prop_map(|v| format!("limits.scratch_inodes = {v}")),
+        prop::sample::select(vec!["256", "1000000"]).prop_map(|v| format!("limits.scratch_inodes = {v}")),
         prop::sample::select(vec!["truncate", "kill"])
             .prop_map(|v| format!("limits.output_action = \"{v}\"")),
         prop::sample::select(vec!["none", "ro", "overlay", "rw"])
@@ -331,7 +331,16 @@ fn document() -> impl Strategy<Value = ProfileFile> {
     prop::collection::vec(line(), 0..6).prop_map(file_of)
 }
 
+/// Its text.
+pub(super) fn text() -> impl Strategy<Value = String> {
+    prop::collection::vec(line(), 0..9).prop_map(text_of)
+}
+
 fn file_of(lines: Vec<String>) -> ProfileFile {
+    parse_profile(text_of(lines).as_bytes()).unwrap()
+}
+
+fn text_of(lines: Vec<String>) -> String {
     let by_key: BTreeMap<String, String> = lines
         .into_iter()
         .map(|line| {
@@ -341,10 +350,10 @@ fn file_of(lines: Vec<String>) -> ProfileFile {
         })
         .collect();
     let text: Vec<String> = by_key.into_values().collect();
-    parse_profile(format!("version = 1\n{}\n", text.join("\n")).as_bytes()).unwrap()
+    format!("version = 1\n{}\n", text.join("\n"))
 }
 
-fn policy() -> impl Strategy<Value = Policy> {
+pub(super) fn policy() -> impl Strategy<Value = Policy> {
     let base = prop::sample::select(super::embedded_names().to_vec()).prop_map(built_in);
     (base, prop::collection::vec(document(), 0..4)).prop_map(|(base, files)| {
         files
@@ -354,7 +363,7 @@ fn policy() -> impl Strategy<Value = Policy> {
 }
 
 /// What a policy permits as a set of statements, written independently of the order it is to confirm.
-fn authority(p: &Policy) -> BTreeSet<String> {
+pub(super) fn authority(p: &Policy) -> BTreeSet<String> {
     let mut can = BTreeSet::new();
     let mut say = |yes: bool, what: String| {
         if yes {
@@ -443,12 +452,17 @@ fn authority(p: &Policy) -> BTreeSet<String> {
     can
 }
 
-proptest! {
-    #![proptest_config(ProptestConfig {
+/// Few where each case is slow.
+pub(super) fn cases() -> ProptestConfig {
+    ProptestConfig {
         cases: if cfg!(debug_assertions) { 128 } else { 4096 },
         failure_persistence: None,
         ..ProptestConfig::default()
-    })]
+    }
+}
+
+proptest! {
+    #![proptest_config(cases())]
 
     #[test]
     fn narrowing_never_widens(base in policy(), file in document()) {

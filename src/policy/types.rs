@@ -1,10 +1,11 @@
-//! The policy value itself. Plain data: made by this module's loader alone, read by `plan`.
+//! The policy value itself. Plain data: made by this module's loader alone, read by `plan`. It is read back (see
+//! [`super::resolved()`]) to be compared and for nothing else.
 
 use super::caches::Tool;
 use crate::base::{
     ByteSize, CpuShare, Digest, HostPath, MemorySize, Millis, Need, OsBytes, Protection, RelPath, SandboxPath,
 };
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 // Words that profiles and policies share; `manifest` may not depend on this module.
@@ -27,7 +28,7 @@ pub enum Origin {
 }
 
 /// One further entry of the mount table.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "type")]
 pub enum MountEntry {
     /// A host path.
@@ -113,7 +114,7 @@ impl MountEntry {
 }
 
 /// Who asked for something.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Source {
     /// The profile.
@@ -123,7 +124,8 @@ pub enum Source {
 }
 
 /// The root that the command sees.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct RootPolicy {
     /// A directory to use as the root instead of the host's `/usr` and the allowed `/etc` entries.
     pub dir: Option<HostPath>,
@@ -134,7 +136,8 @@ pub struct RootPolicy {
 }
 
 /// The workspace and what in it is guarded.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct WorkspacePolicy {
     /// How it appears.
     pub access: Access,
@@ -147,7 +150,8 @@ pub struct WorkspacePolicy {
 }
 
 /// Package caches.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct CachesPolicy {
     /// Whose.
     #[serde(rename = "use")]
@@ -159,7 +163,8 @@ pub struct CachesPolicy {
 }
 
 /// The environment, built from nothing.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct EnvPolicy {
     /// Names (or `PREFIX*`) taken from the caller's environment.
     pub pass: Vec<String>,
@@ -170,7 +175,8 @@ pub struct EnvPolicy {
 }
 
 /// The network as the profile wants it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct NetworkPolicy {
     /// The posture.
     pub posture: Posture,
@@ -181,7 +187,8 @@ pub struct NetworkPolicy {
 }
 
 /// The system-call filter.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct SeccompPolicy {
     /// Named sets of `policies/seccomp/`.
     pub sets: Vec<String>,
@@ -190,7 +197,8 @@ pub struct SeccompPolicy {
 }
 
 /// Limits. `None` means: not limited by the profile.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Limits {
     /// Memory of the tree, swap and tmpfs pages included.
     pub memory: Option<MemorySize>,
@@ -223,7 +231,8 @@ pub struct Limits {
 }
 
 /// What the caller's own flags may add.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Grants {
     /// Host directories below which `--ro` may take sources. Empty: none.
     pub ro: Vec<HostPath>,
@@ -240,7 +249,8 @@ pub struct Grants {
 }
 
 /// A profile, complete and host-independent.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Policy {
     /// Its name.
     pub name: String,

@@ -1,11 +1,15 @@
 //! Package caches on the host: where variables and defaults say that they lie. As with toolchains, a directory that is
 //! more than a cache is left out, whatever names it.
 
-use super::toolchains::{Bounds, credentials, named};
+use super::toolchains::{Bounds, CREDENTIALS, credentials, named};
 use crate::base::{HostPath, OsBytes, RelPath};
 use crate::plan::CachePlace;
 use crate::policy::{CACHES, Cache, Tool, Top};
 use std::collections::BTreeMap;
+
+/// Names of credential files that are looked for below every cache, beside those of toolchains: any variable may name
+/// any directory.
+const MORE_CREDENTIALS: [&str; 4] = ["settings.xml", "settings-security.xml", "pip.conf", "npmrc"];
 
 /// Finds those of `tools`.
 pub(super) fn find(
@@ -32,19 +36,22 @@ fn place(
         Some(text) => vec![named(text)],
         None => cache.defaults.iter().map(|top| default(top, env, home)).collect(),
     };
+    let mut left_out = CachePlace::Absent;
     for path in candidates.into_iter().flatten() {
         if let Some(rel) = workspace.and_then(|w| path.below(w)) {
             return CachePlace::Workspace { rel };
         }
-        if let Some(fact) = bounds.directory(&path) {
-            let credentials = match cache.credentials {
-                [] => Vec::new(),
-                names => credentials(&path, names),
-            };
-            return CachePlace::Host { path, fact, credentials };
+        match bounds.cache(&path) {
+            Ok(Some(fact)) => {
+                let names: Vec<&str> = CREDENTIALS.into_iter().chain(MORE_CREDENTIALS).collect();
+                let credentials = credentials(&path, &fact, &names);
+                return CachePlace::Host { path, fact, credentials };
+            }
+            Ok(None) => {}
+            Err(why) => left_out = CachePlace::LeftOut { path, why },
         }
     }
-    CachePlace::Absent
+    left_out
 }
 
 fn value<'e>(env: &'e BTreeMap<OsBytes, OsBytes>, name: &str) -> Option<&'e [u8]> {
@@ -99,7 +106,7 @@ mod tests {
             find(Tool::ALL, &self.env, Some(&home), Some(&work), Some(&state))
                 .into_iter()
                 .filter_map(|(name, place)| match place {
-                    CachePlace::Absent => None,
+                    CachePlace::Absent | CachePlace::LeftOut { .. } => None,
                     CachePlace::Host { path, .. } => {
                         Some((name, path.as_path().strip_prefix(&base).unwrap().display().to_string()))
                     }
@@ -182,10 +189,33 @@ mod tests {
     }
 
     #[test]
-    fn credentials_are_found() {
-        let host = Host::new(&["u/.cargo/credentials.toml", "u/.cargo/config.toml"]);
-        let found = find(&[Tool::Cargo], &host.env, Some(&host.at("u")), None, None);
-        let CachePlace::Host { credentials, .. } = &found["cargo"] else { panic!("{found:?}") };
-        assert_eq!(credentials, &[(rel("credentials.toml"), Kind::File)]);
+    fn credentials_are_found_whichever_variable_leads_to_them() {
+        let mut host =
+            Host::new(&["u/.cargo/credentials.toml", "u/.cargo/config.toml", "u/.cargo/.docker/config.json"]);
+        let wanted = [(rel(".docker/config.json"), Kind::File), (rel("credentials.toml"), Kind::File)];
+        std::os::unix::fs::symlink(".cargo", host.dir.path().join("u/alias")).unwrap();
+        host.set("npm_config_cache", "u/alias");
+        let found = find(&[Tool::Cargo, Tool::Npm], &host.env, Some(&host.at("u")), None, None);
+        for name in ["cargo", "npm"] {
+            let CachePlace::Host { credentials, .. } = &found[name] else { panic!("{found:?}") };
+            assert_eq!(credentials, &wanted);
+        }
+    }
+
+    #[test]
+    fn what_others_may_write_is_left_out_and_said() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let mut host = Host::new(&["x/npm/", "u/.cargo/"]);
+        host.set("npm_config_cache", "x/npm");
+        let open = std::fs::Permissions::from_mode(0o777);
+        std::fs::set_permissions(host.dir.path().join("x/npm"), open).unwrap();
+        host.set("PIP_CACHE_DIR", "/usr/local");
+        let found = find(&[Tool::Npm, Tool::Pip], &host.env, Some(&host.at("u")), None, None);
+        let why = |name: &str| match &found[name] {
+            CachePlace::LeftOut { why, .. } => why.clone(),
+            other => panic!("{other:?}"),
+        };
+        assert!(why("npm").contains("everybody may write"), "{found:?}");
+        assert!(why("pip").contains("more than a cache"), "{found:?}");
     }
 }

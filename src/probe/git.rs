@@ -1,13 +1,14 @@
-//! The git directory that a workspace's `.git` file names. The file is followed only when what it names points
-//! back at this workspace, belongs to the workspace's owner and is a git directory: else whoever can write a
-//! file called `.git` could have another repository mounted.
+//! The git directory that a workspace's `.git` file names. The file is followed only when what it names is a git
+//! directory that points back at this workspace, when all that says so belongs to the workspace's owner (who is the
+//! caller, unless that is root) and is nobody else's to write, and when the profile lets sources come from there: else
+//! whoever can write a file called `.git` could have another repository mounted.
 
 use super::paths::{fact, lexical, names, read_small};
 use super::workspace::{kind_beneath, open_beneath};
 use crate::base::text::visible;
 use crate::base::{HostPath, RelPath};
 use crate::plan::{GitFact, Kind, PathFact};
-use rustix::fs::{self, AtFlags, Mode, OFlags};
+use rustix::fs::{self, AtFlags, Mode, OFlags, Stat};
 use rustix::io::Errno;
 use std::ffi::OsStr;
 use std::os::fd::OwnedFd;
@@ -48,14 +49,29 @@ pub(super) enum Answer {
     Refused(String),
 }
 
-/// Looks at `.git` of the workspace `path`, whose descriptor is `root`. With `guards`, names in a git directory
-/// inside the workspace are listed.
-pub(super) fn of_workspace(root: &OwnedFd, path: &HostPath, owner: &PathFact, guards: bool) -> Answer {
+/// What decides whether a `.git` file is followed.
+pub(super) struct Terms<'a> {
+    /// The workspace as given.
+    pub(super) path: &'a HostPath,
+    /// The workspace.
+    pub(super) root: &'a PathFact,
+    /// Who runs us.
+    pub(super) caller: u32,
+    /// Below which the profile lets sources come from, and the key that says so.
+    pub(super) sources: (&'a [HostPath], &'static str),
+    /// Whether names in a git directory inside the workspace are listed.
+    pub(super) guards: bool,
+}
+
+/// Looks at `.git` of the workspace whose descriptor is `root`.
+pub(super) fn of_workspace(root: &OwnedFd, terms: &Terms<'_>) -> Answer {
     match kind_beneath(root, Path::new(".git")) {
         Err(Errno::NOENT) => Answer::Nothing,
         Err(e) => Answer::Refused(format!("`.git` cannot be looked at: {e}")),
-        Ok(Kind::Dir) => Answer::Inside(if guards { inside(root, Path::new(".git")) } else { Vec::new() }),
-        Ok(Kind::File) => follow(root, path, owner, guards).unwrap_or_else(Answer::Refused),
+        Ok(Kind::Dir) => {
+            Answer::Inside(if terms.guards { inside(root, Path::new(".git")) } else { Vec::new() })
+        }
+        Ok(Kind::File) => follow(root, terms).unwrap_or_else(Answer::Refused),
         Ok(Kind::Symlink) => Answer::Refused("`.git` is a symbolic link".to_owned()),
         Ok(_) => Answer::Refused("`.git` is neither a directory nor a regular file".to_owned()),
     }
@@ -84,9 +100,26 @@ fn link(dir: &OwnedFd, name: &str) -> Result<Option<PathBuf>, String> {
     Ok(Some(PathBuf::from(OsStr::from_bytes(line))))
 }
 
-fn follow(root: &OwnedFd, path: &HostPath, workspace: &PathFact, guards: bool) -> Result<Answer, String> {
-    let here = fs::statat(root, ".git", AtFlags::SYMLINK_NOFOLLOW)
-        .map_err(|e| format!("`.git` cannot be looked at: {e}"))?;
+/// Whether an object's `owner` alone decides about it. A group is let be, as git's shared repositories want.
+fn whose(stat: &Stat, owner: u32, what: &str) -> Result<(), String> {
+    if stat.st_uid != owner {
+        return Err(format!("{what} belongs to uid {}, the workspace to uid {owner}", stat.st_uid));
+    }
+    if stat.st_mode & 0o002 != 0 {
+        return Err(format!("{what} may be written by everybody"));
+    }
+    Ok(())
+}
+
+/// [`whose`], of a name in `dir`.
+fn whose_at(dir: &OwnedFd, name: &str, owner: u32) -> Result<Stat, String> {
+    let stat = fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW)
+        .map_err(|e| format!("`{name}` cannot be looked at: {e}"))?;
+    whose(&stat, owner, &format!("`{name}`")).map(|()| stat)
+}
+
+fn follow(root: &OwnedFd, terms: &Terms<'_>) -> Result<Answer, String> {
+    let Terms { path, root: workspace, .. } = *terms;
     let line = link(root, ".git")?.ok_or("`.git` is gone")?;
     let to = line
         .as_os_str()
@@ -97,17 +130,6 @@ fn follow(root: &OwnedFd, path: &HostPath, workspace: &PathFact, guards: bool) -
     let dir =
         open_dir(root, to).map_err(|e| format!("its git directory {} cannot be opened: {e}", shown(to)))?;
     let git = fact(&dir).map_err(|e| format!("its git directory {} cannot be looked at: {e}", shown(to)))?;
-    let owned = |uid: u32, what: &str| {
-        let wanted = workspace.uid;
-        if uid == wanted {
-            Ok(())
-        } else {
-            Err(format!("{what} belongs to uid {uid}, the workspace to uid {wanted}"))
-        }
-    };
-    owned(here.st_uid, "`.git`")?;
-    owned(git.uid, "its git directory")?;
-
     let shared = link(&dir, "commondir")?;
     let common_dir = match &shared {
         Some(to) => open_dir(&dir, to)
@@ -115,17 +137,33 @@ fn follow(root: &OwnedFd, path: &HostPath, workspace: &PathFact, guards: bool) -
         None => dir.try_clone().map_err(|e| format!("no descriptor is left: {e}"))?,
     };
     let common = fact(&common_dir).map_err(|e| format!("its common directory cannot be looked at: {e}"))?;
-    owned(common.uid, "its common directory")?;
 
     // In the workspace itself nothing is mounted: only more names are protected there.
     if let (Some(at), Some(common_at)) = (git.real.below(&workspace.real), common.real.below(&workspace.real))
     {
         let mut more = Vec::new();
-        if guards {
+        if terms.guards {
             more = inside(root, common_at.as_path());
             more.extend(inside(root, at.as_path()));
         }
         return Ok(Answer::Inside(more));
+    }
+
+    if terms.caller != 0 && terms.caller != workspace.uid {
+        return Err(format!("the workspace belongs to uid {}, not to the caller", workspace.uid));
+    }
+    let owner = workspace.uid;
+    let here = whose_at(root, ".git", owner)?;
+    for (dir, what) in [(&dir, "its git directory"), (&common_dir, "its common directory")] {
+        let stat = fs::fstat(dir).map_err(|e| format!("{what} cannot be looked at: {e}"))?;
+        whose(&stat, owner, what)?;
+    }
+    let (sources, key) = terms.sources;
+    if !sources.iter().any(|dir| common.real.is_within(dir)) {
+        return Err(format!(
+            "its common directory {} is outside what the profile grants ({key})",
+            common.real
+        ));
     }
 
     is_git_dir(&common_dir)?;
@@ -139,6 +177,7 @@ fn follow(root: &OwnedFd, path: &HostPath, workspace: &PathFact, guards: bool) -
                 return Err("its git directory is not a worktree of its common directory".to_owned());
             }
             let back = link(&dir, "gitdir")?.ok_or("its git directory names no worktree")?;
+            whose_at(&dir, "gitdir", owner)?;
             let back = fs::statat(&dir, &back, AtFlags::SYMLINK_NOFOLLOW)
                 .map_err(|e| format!("the worktree that its git directory names cannot be looked at: {e}"))?;
             if (back.st_dev, back.st_ino) != (here.st_dev, here.st_ino) {
@@ -146,7 +185,7 @@ fn follow(root: &OwnedFd, path: &HostPath, workspace: &PathFact, guards: bool) -
             }
         }
         None => {
-            let back = configured_worktree(&dir)?.ok_or("its git directory names no worktree")?;
+            let back = configured_worktree(&dir, owner)?.ok_or("its git directory names no worktree")?;
             let named = open_dir(&dir, &back).and_then(fs::fstat);
             let named = named
                 .map_err(|e| format!("the worktree that its git directory names cannot be looked at: {e}"))?;
@@ -187,12 +226,15 @@ fn is_git_dir(dir: &OwnedFd) -> Result<(), String> {
     }
 }
 
-/// `core.worktree` of a git directory's own configuration.
-fn configured_worktree(dir: &OwnedFd) -> Result<Option<PathBuf>, String> {
+/// `core.worktree` of a git directory's own configuration, which `owner` wrote.
+fn configured_worktree(dir: &OwnedFd, owner: u32) -> Result<Option<PathBuf>, String> {
     let mut last = None;
     for name in ["config", "config.worktree"] {
         match read_small(dir, name, CONFIG_BYTES_MAX, false) {
-            Ok(Some(text)) => last = worktree_of(&text).or(last),
+            Ok(Some(text)) => {
+                whose_at(dir, name, owner)?;
+                last = worktree_of(&text).or(last);
+            }
             Ok(None) => return Err(format!("its `{name}` is longer than {CONFIG_BYTES_MAX} bytes")),
             Err(Errno::NOENT) => {}
             Err(e) => return Err(format!("its `{name}` cannot be read: {e}")),
@@ -358,6 +400,7 @@ mod tests {
     fn of(dir: &Path) -> WorkspaceFact {
         let mut policy = policy();
         policy.workspace.protect = vec![rel(".git/hooks"), rel(".git/config")];
+        policy.grants.rw = vec![HostPath::new("/").unwrap()];
         let path = HostPath::new(dir).unwrap();
         gather(&policy, &request(Some(&path)), None, None).unwrap().workspace.unwrap()
     }
@@ -498,9 +541,49 @@ mod tests {
         if !rustix::process::geteuid().is_root() {
             return; // only root can give files away; the run as root tests this
         }
+        for name in ["w/.git", "main/.git", "main/.git/worktrees/w", "main/.git/worktrees/w/gitdir"] {
+            let dir = repository();
+            std::os::unix::fs::chown(dir.path().join(name), Some(12_345), None).unwrap();
+            assert!(refused(&dir.path().join("w")).contains("belongs to uid 12345"), "{name}");
+        }
+        // Inside the workspace nothing is granted by following it, and its names are held whoever owns it.
+        let main = repository();
+        let main = main.path().join("main");
+        std::fs::rename(main.join(".git"), main.join(".bare")).unwrap();
+        std::fs::write(main.join(".git"), "gitdir: .bare\n").unwrap();
+        std::os::unix::fs::chown(main.join(".bare"), Some(12_345), None).unwrap();
+        assert!(of(&main).protected.iter().any(|(r, _)| *r == rel(".bare/hooks")));
+    }
+
+    #[test]
+    fn what_everybody_may_write_says_nothing() {
+        use std::os::unix::fs::PermissionsExt as _;
+        for name in ["w/.git", "main/.git", "main/.git/worktrees/w", "main/.git/worktrees/w/gitdir"] {
+            let dir = repository();
+            let path = dir.path().join(name);
+            let mode = std::fs::metadata(&path).unwrap().permissions().mode();
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode | 0o002)).unwrap();
+            assert!(refused(&dir.path().join("w")).contains("written by everybody"), "{name}");
+        }
+    }
+
+    #[test]
+    fn somebody_elses_workspace_and_what_is_not_granted() {
         let dir = repository();
-        std::os::unix::fs::chown(dir.path().join("main/.git"), Some(12_345), None).unwrap();
-        assert!(refused(&dir.path().join("w")).contains("belongs to uid 12345"));
+        let w = HostPath::new(dir.path().join("w")).unwrap();
+        let root = std::fs::File::open(w.as_path()).unwrap().into();
+        let fact = fact(&root).unwrap();
+        let ask = |caller, granted: &Path| {
+            let granted = [HostPath::new(granted).unwrap()];
+            let sources = (&granted[..], "grants.rw");
+            of_workspace(&root, &Terms { path: &w, root: &fact, caller, sources, guards: true })
+        };
+        assert!(matches!(ask(fact.uid, dir.path()), Answer::Linked(_)));
+        assert!(matches!(ask(0, dir.path()), Answer::Linked(_)));
+        let Answer::Refused(why) = ask(fact.uid + 1, dir.path()) else { panic!() };
+        assert!(why.contains("not to the caller"), "{why}");
+        let Answer::Refused(why) = ask(fact.uid, w.as_path()) else { panic!() };
+        assert!(why.contains("outside what the profile grants (grants.rw)"), "{why}");
     }
 
     #[test]

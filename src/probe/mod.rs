@@ -19,9 +19,8 @@ mod workspace;
 
 pub use cache::{Store, StoreError};
 pub use host::ProbeError;
-pub use paths::{GatherError, gather};
+pub use paths::{GatherError, gather, look_up};
 pub use remedy::apparmor_profile;
-pub(crate) use workspace::name_matches;
 
 use crate::base::Digest;
 use crate::plan::HostFacts;

@@ -5,7 +5,7 @@
 
 use super::workspace::{self, Beneath};
 use super::{caches, git, toolchains};
-use crate::base::{HostPath, OsBytes, RelPath};
+use crate::base::{HostPath, OsBytes, RelPath, name_matches};
 use crate::plan::{Kind, PathFact, PathFacts, PathMissing, Request, SystemEntry, WorkspaceFact};
 use crate::policy::{Access, MountEntry, Policy};
 use rustix::fs::{self, AtFlags, CWD, Dir, FileType, Mode, OFlags, ResolveFlags, Stat};
@@ -104,7 +104,8 @@ pub fn gather(
             facts.etc = host_etc(&policy.root.etc);
             if policy.root.toolchains {
                 let workspace = facts.workspace.as_ref().map(|w| w.root.real.clone());
-                facts.toolchains = toolchains::find(&request.caller_env, home, workspace.as_ref(), state_dir);
+                let found = toolchains::find(&request.caller_env, home, workspace.as_ref(), state_dir);
+                (facts.toolchains, facts.left_out) = found;
             }
             if !policy.caches.tools.is_empty() {
                 let workspace = facts.workspace.as_ref().map(|w| &w.root.real);
@@ -144,7 +145,10 @@ pub(super) fn kind(mode: u32) -> Kind {
 }
 
 /// Looks a path up, links followed, without opening the object.
-pub(super) fn look_up(path: &Path) -> Result<PathFact, PathMissing> {
+///
+/// # Errors
+/// When it leads nowhere, or nowhere that the caller may look.
+pub fn look_up(path: &Path) -> Result<PathFact, PathMissing> {
     let missing = |e: Errno| PathMissing { errno: e.raw_os_error() };
     let flags = OFlags::PATH | OFlags::CLOEXEC;
     // A plain path without a link on it is its own real path: asking procfs for that costs more than all the rest.
@@ -270,7 +274,17 @@ fn of_workspace(policy: &Policy, path: &HostPath) -> Result<WorkspaceFact, Gathe
     let mut protected = workspace::matches(&mut beneath, &policy.workspace.protect)?;
     let hidden = workspace::matches(&mut beneath, &policy.workspace.hide)?;
     let guards_git = policy.workspace.protect.iter().any(|p| p.as_path().starts_with(".git"));
-    match git::of_workspace(beneath.root(), path, &out.root, guards_git) {
+    let terms = git::Terms {
+        path,
+        root: &out.root,
+        caller: rustix::process::geteuid().as_raw(),
+        sources: match policy.workspace.access {
+            Access::Rw => (&policy.grants.rw, "grants.rw"),
+            _ => (&policy.grants.ro, "grants.ro"),
+        },
+        guards: guards_git,
+    };
+    match git::of_workspace(beneath.root(), &terms) {
         git::Answer::Nothing => {}
         git::Answer::Inside(more) => protected.extend(more),
         git::Answer::Linked(fact) => out.git = Some(fact),
@@ -337,8 +351,7 @@ fn expanded(base: &Path, pattern: &RelPath) -> Vec<RelPath> {
                 let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NONBLOCK | OFlags::CLOEXEC;
                 let fd = fs::open(base.join(dir), flags, Mode::empty());
                 let all = fd.and_then(|fd| names(fd, ENTRIES_MAX)).ok().flatten().unwrap_or_default();
-                let matching =
-                    |name: &std::ffi::OsString| workspace::name_matches(part.as_bytes(), name.as_bytes());
+                let matching = |name: &std::ffi::OsString| name_matches(part.as_bytes(), name.as_bytes());
                 all.into_iter().filter(matching).map(|name| dir.join(name)).collect::<Vec<_>>()
             })
             .take(ENTRIES_MAX)

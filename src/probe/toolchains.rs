@@ -1,9 +1,10 @@
 //! Toolchains outside `/usr` that PATH and the usual variables name. A directory that is more than a toolchain
-//! (a home, the top of a tree, system state) is left out, whatever names it.
+//! (a home, the top of a tree, system state) is left out, whatever names it; so is one that a variable names and that
+//! another user owns or may write.
 
 use super::paths::{kind, lexical, look_up};
 use crate::base::{HostPath, OsBytes, RelPath};
-use crate::plan::{Kind, PathFact, ToolchainFact};
+use crate::plan::{Kind, LeftOut, PathFact, ToolchainFact};
 use rustix::fs::{self, AtFlags, CWD};
 use std::collections::BTreeMap;
 use std::os::unix::ffi::OsStrExt as _;
@@ -25,7 +26,7 @@ const VARIABLES: [(&str, Option<&str>); 6] = [
 ];
 
 /// Names of credential files, looked for below every toolchain.
-const CREDENTIALS: [&str; 16] = [
+pub(super) const CREDENTIALS: [&str; 16] = [
     "credentials",
     "credentials.toml",
     ".npmrc",
@@ -53,36 +54,40 @@ const NEVER: [&str; 13] = [
 const NEVER_BELOW: [&str; 5] = ["/etc", "/proc", "/sys", "/dev", "/boot"];
 
 /// Finds them. Mounted where they are named, so that PATH and the variables stay true; one whose name leads
-/// through a link in another toolchain is mounted where it really lies.
+/// through a link in another toolchain is mounted where it really lies. Beside them what variables name and is not
+/// shown.
 pub(super) fn find(
     env: &BTreeMap<OsBytes, OsBytes>,
     home: Option<&HostPath>,
     workspace: Option<&HostPath>,
     state: Option<&HostPath>,
-) -> Vec<ToolchainFact> {
+) -> (Vec<ToolchainFact>, Vec<LeftOut>) {
     let bounds = Bounds::new(home, workspace, state);
-    let mut found: Vec<ToolchainFact> = Vec::new();
+    let (mut found, mut kept, mut left_out) = (Vec::new(), Vec::new(), Vec::new());
     for (variable, default) in VARIABLES {
         let named = match env.get(&OsBytes::from(variable)).filter(|v| !v.as_bytes().is_empty()) {
             Some(value) => named(value.as_bytes()),
             None => default.zip(home).and_then(|(d, home)| Some(home.join(&RelPath::new(d).ok()?))),
         };
-        if let Some(tool) = named.and_then(|path| bounds.accept(path, Some(variable))) {
-            found.push(tool);
+        match named.map(|path| (bounds.accept(path.clone(), Some(variable)), path)) {
+            Some((Ok(Some(tool)), _)) if tool.shown => kept.push(tool),
+            Some((Ok(Some(tool)), _)) => found.push(tool),
+            Some((Err(why), path)) => left_out.push(LeftOut { variable: variable.to_owned(), path, why }),
+            Some((Ok(None), _)) | None => {}
         }
     }
     let path = env.get(&OsBytes::from("PATH")).map_or(&[][..], OsBytes::as_bytes);
     let mut seen = std::collections::BTreeSet::new();
     for entry in path.split(|b| *b == b':').take(PATH_ENTRIES_MAX).filter(|entry| seen.insert(*entry)) {
-        if let Some(tool) = named(entry).and_then(|path| bounds.accept(path, None)) {
+        if let Some(Ok(Some(tool))) = named(entry).map(|path| bounds.accept(path, None)) {
             found.push(tool);
         }
     }
-    let mut kept = arrange(found);
+    kept.extend(arrange(found));
     for tool in &mut kept {
-        tool.credentials = credentials(&tool.path, &CREDENTIALS);
+        tool.credentials = credentials(&tool.path, &tool.fact, &CREDENTIALS);
     }
-    kept
+    (kept, left_out)
 }
 
 /// The directory that a variable's value names.
@@ -142,21 +147,71 @@ impl Bounds {
         }
     }
 
-    fn accept(&self, path: HostPath, variable: Option<&str>) -> Option<ToolchainFact> {
-        let fact = self.directory(&path)?;
-        let variable = variable.map(str::to_owned);
-        Some(ToolchainFact { variable, path, fact, credentials: Vec::new() })
-    }
-
-    /// The directory at `path`, when it is one of its own.
-    pub(super) fn directory(&self, path: &HostPath) -> Option<PathFact> {
+    /// The toolchain at `path`; `None` when there is none, or nothing has to be done for it.
+    ///
+    /// # Errors
+    /// Why what a variable names is not shown.
+    fn accept(&self, path: HostPath, variable: Option<&str>) -> Result<Option<ToolchainFact>, String> {
         let within = |p: &HostPath, dir: &str| p.as_path().starts_with(dir);
         // Most entries of PATH end here, before any system call.
-        if within(path, "/usr") {
-            return None;
+        if variable.is_none() && within(&path, "/usr") {
+            return Ok(None);
         }
-        let fact = look_up(path.as_path()).ok().filter(|f| f.kind == Kind::Dir)?;
-        let refused = [path, &fact.real].into_iter().any(|p| {
+        let Some(fact) = look_up(path.as_path()).ok().filter(|f| f.kind == Kind::Dir) else {
+            return Ok(None);
+        };
+        let tool = |path, fact, shown| ToolchainFact {
+            variable: variable.map(str::to_owned),
+            path,
+            fact,
+            credentials: Vec::new(),
+            shown,
+        };
+        if variable.is_some() && within(&fact.real, "/usr") {
+            // By its real name: links on the way to it may not be there inside.
+            return Ok(Some(tool(fact.real.clone(), fact, true)));
+        }
+        // `/bin` and its like are the root's own, links or directories.
+        let base =
+            within(&fact.real, "/usr") || super::paths::is_top(&path) || super::paths::is_top(&fact.real);
+        let in_workspace = self.workspace.as_ref().is_some_and(|w| fact.real != *w && fact.real.is_within(w));
+        if base || in_workspace {
+            return Ok(None);
+        }
+        if self.more(&path, &fact) {
+            return Err("it is more than a toolchain: a home, a workspace, or state of the system".to_owned());
+        }
+        if variable.is_some() {
+            trusted(&fact)?;
+        }
+        Ok(Some(tool(path, fact, false)))
+    }
+
+    /// The cache at `path`; `None` when there is none.
+    ///
+    /// # Errors
+    /// Why one that is there is not used.
+    pub(super) fn cache(&self, path: &HostPath) -> Result<Option<PathFact>, String> {
+        let Some(fact) = look_up(path.as_path()).ok().filter(|f| f.kind == Kind::Dir) else {
+            return Ok(None);
+        };
+        // `/usr/local/cargo` and the like of images.
+        let usr = [path, &fact.real].into_iter().any(|p| {
+            let own = p.as_path().strip_prefix("/usr/local").is_ok_and(|rest| rest != Path::new(""));
+            p.as_path().starts_with("/usr") && !own
+        });
+        let top = super::paths::is_top(path) || super::paths::is_top(&fact.real);
+        if usr || top || self.more(path, &fact) {
+            return Err("it is more than a cache: a home, a workspace, or part of the system".to_owned());
+        }
+        trusted(&fact)?;
+        Ok(Some(fact))
+    }
+
+    /// Whether `path` is a home, the top of a tree, or state of the system.
+    fn more(&self, path: &HostPath, fact: &PathFact) -> bool {
+        let within = |p: &HostPath, dir: &str| p.as_path().starts_with(dir);
+        [path, &fact.real].into_iter().any(|p| {
             NEVER.iter().any(|n| p.as_path() == Path::new(n))
                 || NEVER_BELOW.iter().any(|n| within(p, n))
                 // The home, or what holds it.
@@ -164,25 +219,45 @@ impl Bounds {
                 // What holds the workspace would show its siblings; what lies in it is there anyway.
                 || self.workspace.as_ref().is_some_and(|w| p.is_within(w) || w.is_within(p))
                 || self.state.as_ref().is_some_and(|s| p.is_within(s) || s.is_within(p))
-        });
-        // `/bin` and its like are the root's own, links or directories.
-        let base =
-            within(&fact.real, "/usr") || super::paths::is_top(path) || super::paths::is_top(&fact.real);
-        (!refused && !base).then_some(fact)
+        })
     }
 }
 
-/// Those of `names` that exist below `dir`, with their types.
-pub(super) fn credentials(dir: &HostPath, names: &[&str]) -> Vec<(RelPath, Kind)> {
+/// Whether what lies there is the caller's own or root's, and stays so.
+fn trusted(fact: &PathFact) -> Result<(), String> {
+    let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    if fact.uid != uid && fact.uid != 0 {
+        return Err(format!("it belongs to uid {}, neither to you nor to root", fact.uid));
+    }
+    let stat = fs::stat(fact.real.as_path()).map_err(|e| format!("it cannot be looked at: {e}"))?;
+    if stat.st_mode & 0o002 != 0 {
+        return Err("everybody may write to it: chmod o-w".to_owned());
+    }
+    if stat.st_mode & 0o020 != 0 && stat.st_gid != gid && stat.st_gid != 0 {
+        return Err(format!("the group {} may write to it: chmod g-w", stat.st_gid));
+    }
+    Ok(())
+}
+
+/// Those of `names` that exist below the directory at `path`, with their types.
+pub(super) fn credentials(path: &HostPath, fact: &PathFact, names: &[&str]) -> Vec<(RelPath, Kind)> {
     let flags = fs::OFlags::PATH | fs::OFlags::DIRECTORY | fs::OFlags::CLOEXEC;
-    let Ok(fd) = fs::openat(CWD, dir.as_path(), flags, fs::Mode::empty()) else { return Vec::new() };
-    names
-        .iter()
-        .filter_map(|name| {
-            let stat = fs::statat(&fd, *name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
-            Some((RelPath::new(name).ok()?, kind(stat.st_mode)))
-        })
-        .collect()
+    let Ok(fd) = fs::openat(CWD, path.as_path(), flags, fs::Mode::empty()) else { return Vec::new() };
+    let found = names.iter().filter_map(|name| {
+        let (rel, stat) = (RelPath::new(name).ok()?, fs::statat(&fd, *name, AtFlags::SYMLINK_NOFOLLOW).ok()?);
+        match kind(stat.st_mode) {
+            // A link cannot be masked: what it leads to is, when that is shown with it.
+            Kind::Symlink => {
+                let fact_of = look_up(path.join(&rel).as_path()).ok()?;
+                Some((fact_of.real.below(&fact.real)?, fact_of.kind))
+            }
+            other => Some((rel, other)),
+        }
+    });
+    let mut out: Vec<_> = found.collect();
+    out.sort();
+    out.dedup();
+    out
 }
 
 #[cfg(test)]
@@ -228,6 +303,7 @@ mod tests {
             let base = self.at("x");
             let base = base.as_path().parent().unwrap();
             find(&self.env, Some(&home), Some(&work), Some(&state))
+                .0
                 .into_iter()
                 .map(|t| (t.variable, t.path.as_path().strip_prefix(base).unwrap().display().to_string()))
                 .collect()
@@ -328,11 +404,58 @@ mod tests {
     }
 
     #[test]
+    fn variables_below_usr_are_set_and_not_mounted() {
+        let mut h = Home::new(&[]);
+        symlink("/usr/lib", h.dir.path().join("jdk")).unwrap();
+        h.set("CARGO_HOME", &["/usr/share"]).set("JAVA_HOME", &["jdk"]).set("GOROOT", &["/usr/no-such"]);
+        let (found, left_out) = find(&h.env, None, None, None);
+        let found: Vec<(Option<&str>, &str, bool)> = found
+            .iter()
+            .map(|t| (t.variable.as_deref(), t.path.as_path().to_str().unwrap(), t.shown))
+            .collect();
+        assert_eq!(found, [(Some("CARGO_HOME"), "/usr/share", true), (Some("JAVA_HOME"), "/usr/lib", true)]);
+        assert_eq!(left_out, []);
+    }
+
+    #[test]
+    fn what_others_own_or_may_write_is_left_out_and_said() {
+        use std::os::unix::fs::{PermissionsExt as _, chown};
+        let mut h = Home::new(&["u/.cargo/", "u/.rustup/", "jdk/", "go/"]);
+        h.set("JAVA_HOME", &["jdk"]).set("GOROOT", &["go"]).set("NVM_DIR", &["/etc"]);
+        let mode = |name: &str, mode| {
+            let permissions = std::fs::Permissions::from_mode(mode);
+            std::fs::set_permissions(h.dir.path().join(name), permissions).unwrap();
+        };
+        mode("jdk", 0o757);
+        mode("u/.cargo", 0o1777);
+        mode("go", 0o775);
+        let mut said = vec![("CARGO_HOME", "everybody may write"), ("NVM_DIR", "more than a toolchain")];
+        let mut shown = vec![("GOROOT", "go"), ("RUSTUP_HOME", "u/.rustup")];
+        // Only root can give things away; the run as root tests the rest.
+        if rustix::process::geteuid().is_root() {
+            chown(h.dir.path().join("u/.rustup"), Some(12_345), None).unwrap();
+            chown(h.dir.path().join("go"), None, Some(12_345)).unwrap();
+            said.extend([("RUSTUP_HOME", "belongs to uid 12345"), ("GOROOT", "the group 12345 may write")]);
+            shown.clear();
+        }
+        said.push(("JAVA_HOME", "everybody may write"));
+        let left_out = find(&h.env, Some(&h.at("u")), None, None).1;
+        assert_eq!(left_out.len(), said.len(), "{left_out:?}");
+        for (variable, why) in said {
+            assert!(left_out.iter().any(|l| l.variable == variable && l.why.contains(why)), "{left_out:?}");
+        }
+        assert_eq!(h.found(), wanted(&shown));
+    }
+
+    #[test]
     fn credentials_are_found() {
         let h = Home::new(&["u/.cargo/credentials.toml", "u/.cargo/config.toml", "u/.nvm/x"]);
-        symlink("/nowhere", h.dir.path().join("u/.nvm/.npmrc")).unwrap();
-        let found = find(&h.env, Some(&h.at("u")), None, None);
+        symlink("credentials.toml", h.dir.path().join("u/.cargo/credentials")).unwrap();
+        symlink("x", h.dir.path().join("u/.nvm/.npmrc")).unwrap();
+        symlink("/nowhere", h.dir.path().join("u/.nvm/.netrc")).unwrap();
+        symlink("/etc/passwd", h.dir.path().join("u/.nvm/.pypirc")).unwrap();
+        let found = find(&h.env, Some(&h.at("u")), None, None).0;
         assert_eq!(found[0].credentials, [(rel("credentials.toml"), Kind::File)]);
-        assert_eq!(found[1].credentials, [(rel(".npmrc"), Kind::Symlink)]);
+        assert_eq!(found[1].credentials, [(rel("x"), Kind::File)], "what a link leads to");
     }
 }

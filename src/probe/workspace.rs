@@ -2,8 +2,8 @@
 //! workspace's descriptor without following links. The tree is another's to change while we look.
 
 use super::paths::{ENTRIES_MAX, GatherError, kind, names};
-use crate::base::RelPath;
 use crate::base::text::visible;
+use crate::base::{RelPath, name_matches};
 use crate::plan::Kind;
 use rustix::fs::{self, AtFlags, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
@@ -161,34 +161,10 @@ pub(super) fn without_nested(mut list: Vec<(RelPath, Kind)>) -> Vec<(RelPath, Ki
     list
 }
 
-/// Whether `name` matches `pattern`, in which `*` stands for any run of bytes. Linear in both but for the last
-/// star's retries.
-pub(crate) fn name_matches(pattern: &[u8], name: &[u8]) -> bool {
-    let (mut p, mut n) = (0, 0);
-    let mut retry: Option<(usize, usize)> = None;
-    while n < name.len() {
-        if pattern.get(p) == Some(&b'*') {
-            retry = Some((p + 1, n));
-            p += 1;
-        } else if pattern.get(p) == Some(&name[n]) {
-            p += 1;
-            n += 1;
-        } else if let Some((after, from)) = retry {
-            retry = Some((after, from + 1));
-            p = after;
-            n = from + 1;
-        } else {
-            return false;
-        }
-    }
-    pattern[p..].iter().all(|b| *b == b'*')
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::testing::{rel, tree};
     use super::*;
-    use proptest::prelude::*;
     use std::os::unix::fs::symlink;
 
     fn found(dir: &Path, patterns: &[&str]) -> Result<Vec<(String, Kind)>, GatherError> {
@@ -304,36 +280,5 @@ mod tests {
         std::fs::set_permissions(dir.path().join("d"), shut).unwrap();
         assert!(matches!(found(dir.path(), &["d/*.pem"]), Err(GatherError::Unreadable { .. })));
         assert_eq!(found(dir.path(), &["d/k.pem"]).unwrap(), shown(&[("d/k.pem", Kind::File)]));
-    }
-
-    #[test]
-    fn star() {
-        for (pattern, name, wanted) in [
-            ("*", "", true),
-            ("*", "anything", true),
-            (".env.*", ".env.", true),
-            (".env.*", ".env", false),
-            ("*.pem", ".pem", true),
-            ("a*b*c", "axbxbxc", true),
-            ("a*b*c", "axbxbx", false),
-            ("**", "x", true),
-            ("", "x", false),
-        ] {
-            assert_eq!(name_matches(pattern.as_bytes(), name.as_bytes()), wanted, "{pattern} {name}");
-        }
-    }
-
-    proptest! {
-        #[test]
-        fn star_agrees_with_the_obvious(pattern in "[ab*]{0,8}", name in "[ab]{0,10}") {
-            fn obvious(p: &[u8], n: &[u8]) -> bool {
-                match p.split_first() {
-                    None => n.is_empty(),
-                    Some((b'*', rest)) => (0..=n.len()).any(|k| obvious(rest, &n[k..])),
-                    Some((b, rest)) => n.first() == Some(b) && obvious(rest, &n[1..]),
-                }
-            }
-            prop_assert_eq!(name_matches(pattern.as_bytes(), name.as_bytes()), obvious(pattern.as_bytes(), name.as_bytes()));
-        }
     }
 }

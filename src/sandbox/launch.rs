@@ -80,7 +80,8 @@ pub fn begin(launch: Launch<'_>, cgroup: Option<BorrowedFd<'_>>) -> Result<Runni
 }
 
 impl Running {
-    /// Writes the id maps, opens the sources (when privileged), makes the workspace trees idmapped, hands them over.
+    /// Writes the id maps, opens the sources (when privileged), makes the workspace trees idmapped,
+    /// and lets init build the root.
     ///
     /// # Errors
     /// openat(2) and open_tree(2), with the index of the source; EPERM when the range may not be mapped; EINVAL, with the index of the source, for a file system that cannot
@@ -140,15 +141,15 @@ impl Running {
                 send(self.control.as_fd(), Message::Trees, some).at(Step::OpenSources)?;
             }
         }
-        Ok(())
+        send(self.control.as_fd(), Message::Mapped, &[]).at(Step::AwaitIdMaps)
     }
 
-    /// Lets init enter the v1 cgroups of `tasks` and build the root.
+    /// Lets init enter the v1 cgroups of `tasks`, whose limits stand.
     ///
     /// # Errors
     /// sendmsg(2): init is gone.
-    pub fn build(&mut self, tasks: &[BorrowedFd<'_>]) -> Result<(), StageFault> {
-        send(self.control.as_fd(), Message::Mapped, tasks).at(Step::AwaitIdMaps)?;
+    pub fn limited(&mut self, tasks: &[BorrowedFd<'_>]) -> Result<(), StageFault> {
+        send(self.control.as_fd(), Message::Limited, tasks).at(Step::CgroupNamespace)?;
         self.own = READ_BACK.iter().map(|name| namespace_of("self", name)).collect();
         Ok(())
     }

@@ -13,8 +13,8 @@ use super::quarantine::Guard;
 use super::recover::{Beginning, IdSources, Live, ProcessId};
 use super::state_dir::StateDir;
 use super::terminal::Terminal;
-use crate::base::{Digest, Enforcement, Gap, Protection, RunId};
-use crate::plan::{HostFacts, Mode, Plan};
+use crate::base::{Digest, Enforcement, Gap, Need, Protection, RunId};
+use crate::plan::{HostFacts, Mode, Plan, resolve::need};
 use crate::probe::Store;
 use crate::sandbox::launch::{self, Launch, Running};
 use crate::sandbox::stage::init::Stdio;
@@ -70,9 +70,14 @@ pub fn execute(
     }
     let run = RunId::new(unix_ms, random);
     let mut report = empty(plan, run.to_string());
+    let mask = SigSet::thread_get_mask();
     match Drive::start(plan, facts, (state, store), kept, options, run) {
         Ok(drive) => drive.run(&mut report),
         Err(fault) => report.outcome = Outcome::Refused(fault),
+    }
+    // What is left is handing over the result, perhaps to somebody who never takes it: a signal ends that.
+    if let Ok(mask) = mask {
+        let _ = mask.thread_set_mask();
     }
     report
 }
@@ -150,6 +155,7 @@ struct Drive<'a> {
     held: Option<Signal>,
     control_open: bool,
     ended: Option<(i32, u64, u64)>,
+    stats: Option<cgroup::Stats>,
     cause: Option<Cause>,
     killed_at: Option<Instant>,
     grace_until: Option<Instant>,
@@ -216,17 +222,15 @@ impl<'a> Drive<'a> {
             let caller = (facts.uid, facts.gid);
             let launch = Launch { plan, id_base, caller, stdio, verify, locks: kept.locks(), mutants };
             let mut running = launch::begin(launch, clone_dir).map_err(|f| faults::explain(plan, f))?;
-            // init makes its namespaces meanwhile.
-            let prepared = (|| {
+            // init makes its namespaces meanwhile, and then the root.
+            let prepared = running.map_ids(plan, id_base, (facts.uid, facts.gid), mutants).and_then(|()| {
                 if let Some(cgroup) = &mut cgroup {
                     for (limit, result) in cgroup.add_limits(&facts.cgroup, &wanted) {
                         read_backs.push(limit_read_back(limit, result));
                     }
                 }
-                running.map_ids(plan, id_base, (facts.uid, facts.gid), mutants)?;
-                let tasks = cgroup.as_ref().map(ExecCgroup::task_fds).unwrap_or_default();
-                running.build(&tasks)
-            })();
+                running.limited(&cgroup.as_ref().map(ExecCgroup::task_fds).unwrap_or_default())
+            });
             if let Err(fault) = prepared {
                 // init waits for what will not come: it is ended first, and what it had to say, which is nearer to
                 // the cause than a line that ended, is then read to its end without waiting for more.
@@ -274,12 +278,12 @@ impl<'a> Drive<'a> {
                 .ok(),
             None => None,
         };
-        if disk.is_some() {
+        if let Some(watch) = &disk {
             read_backs.push(ReadBack {
                 protection: Protection::LimitDisk,
                 by: "watch",
-                gap: None,
-                partial: false,
+                gap: watch.blind().cloned(),
+                partial: true,
             });
         }
         let caches = match kept.watches() {
@@ -290,16 +294,7 @@ impl<'a> Drive<'a> {
                 return Err(faults::store("watching the kept layers", e.to_string()));
             }
         };
-        let keep = |limit| {
-            let action = c.limits.output_action;
-            if options.capture {
-                Capture::new(limit, action)
-            } else {
-                Capture::with_bounds(limit, action, 0, 0)
-            }
-        };
         let Ours { stdin, stdout, stderr } = ours;
-        let to = |fd: OwnedFd| if options.capture { None } else { Some(fd) };
         Ok(Self {
             plan,
             store,
@@ -310,12 +305,9 @@ impl<'a> Drive<'a> {
             running,
             signals,
             terminal: None,
-            stdin: match stdin {
-                Some(pipe) => Inlet::new(caller(0), Some(pipe)),
-                None => Inlet::new(None, None),
-            },
-            stdout: Outlet::new(stdout, caller(1).and_then(to), keep(c.limits.output)),
-            stderr: Outlet::new(stderr, caller(2).and_then(to), keep(c.limits.output)),
+            stdin,
+            stdout,
+            stderr,
             guard,
             disk,
             caches,
@@ -330,6 +322,7 @@ impl<'a> Drive<'a> {
             held: None,
             control_open: true,
             ended: None,
+            stats: None,
             cause: None,
             killed_at: None,
             grace_until: None,
@@ -475,10 +468,7 @@ impl<'a> Drive<'a> {
         let now = Instant::now();
         if dead {
             if self.drain_until().is_some_and(|until| now >= until) {
-                for outlet in [&mut self.stdout, &mut self.stderr] {
-                    self.drain_cut |= !outlet.done();
-                    outlet.abandon();
-                }
+                self.cut_drain();
             }
             return;
         }
@@ -497,10 +487,22 @@ impl<'a> Drive<'a> {
         }
         if self.killed_at.is_none()
             && let Some(disk) = &mut self.disk
-            && let Some(observed) = disk.exceeded()
         {
             let configured = self.plan.containment.limits.disk.unwrap_or(0);
-            self.kill(Cause::Limit(LimitHit { name: "disk", configured, observed }));
+            if let Some(observed) = disk.exceeded() {
+                self.kill(Cause::Limit(LimitHit { name: "disk", configured, observed }));
+            } else if let Some(gap) = disk.blind().filter(|_| self.released)
+                && need(&self.plan.containment, Protection::LimitDisk) == Need::Require
+            {
+                let fault = faults::sandbox(
+                    "protection_unmet",
+                    "supervising",
+                    Some(Protection::LimitDisk.key().to_owned()),
+                    gap.what.clone(),
+                    Some(&gap.remedy),
+                );
+                self.kill(Cause::Broken(fault));
+            }
         }
         if self.killed_at.is_none()
             && let Some((configured, observed)) =
@@ -510,7 +512,15 @@ impl<'a> Drive<'a> {
         }
     }
 
-    /// Signals sent to us: the first of each kind goes to the command, a second one ends it.
+    /// Gives up on output that its reader has not taken.
+    fn cut_drain(&mut self) {
+        for outlet in [&mut self.stdout, &mut self.stderr] {
+            self.drain_cut |= !outlet.done();
+            outlet.abandon();
+        }
+    }
+
+    /// Signals sent to us: the first goes to the command, a second one, of whichever kind, ends it.
     fn on_signals(&mut self, dead: bool) {
         while let Ok(Some(info)) = self.signals.read_signal() {
             let Ok(signal) = Signal::try_from(info.ssi_signo as i32) else { continue };
@@ -525,8 +535,7 @@ impl<'a> Drive<'a> {
             self.first_signal.get_or_insert(name);
             if dead {
                 // Only an unread output is left; whoever insists does not want it.
-                self.stdout.abandon();
-                self.stderr.abandon();
+                self.cut_drain();
             } else {
                 match (self.signals_seen, self.started) {
                     (1, true) => self.forward(signal),
@@ -581,6 +590,8 @@ impl<'a> Drive<'a> {
             }
             Message::Ended { status, cpu_us, max_rss_kib } => {
                 self.ended = Some((status, cpu_us, max_rss_kib));
+                // Read while init ends: what is left of the tree has less than that to live.
+                self.stats = self.cgroup.as_ref().map(ExecCgroup::stats);
                 self.killed_at.get_or_insert_with(Instant::now);
             }
             Message::Fault(fault) => {
@@ -592,6 +603,7 @@ impl<'a> Drive<'a> {
             Message::Trees
             | Message::Network
             | Message::Mapped
+            | Message::Limited
             | Message::Go { .. }
             | Message::Signal { .. } => {}
         }
@@ -703,20 +715,14 @@ impl<'a> Drive<'a> {
     }
 
     fn on_terminal(&mut self, master: OwnedFd) {
-        match Terminal::attach(master) {
-            Ok((terminal, input, output)) => {
-                self.stdin = Inlet::new(caller(0), Some(input));
-                let action = self.plan.containment.limits.output_action;
-                let limit = self.plan.containment.limits.output;
-                let (capture, to) = if self.options.capture {
-                    (Capture::new(limit, action), None)
-                } else {
-                    (Capture::with_bounds(limit, action, 0, 0), caller(1))
-                };
-                self.stdout = Outlet::new(Some(output), to, capture);
-                self.terminal = Some(terminal);
-            }
-            Err(e) => self.kill(Cause::Refused(internal("attaching the terminal", &e.to_string()))),
+        let attached = Terminal::attach(master).and_then(|(terminal, input, output)| {
+            self.stdin = Inlet::new(Some(caller(0)?), Some(input));
+            self.stdout = outlet(self.plan, self.options, Some(output), 1)?;
+            self.terminal = Some(terminal);
+            Ok(())
+        });
+        if let Err(e) = attached {
+            self.kill(Cause::Refused(internal("attaching the terminal", &e.to_string())));
         }
     }
 
@@ -796,7 +802,7 @@ impl<'a> Drive<'a> {
         }
         let empty_after_us = u64::try_from(killed_at.elapsed().as_micros()).unwrap_or(u64::MAX);
         drop(self.terminal.take());
-        let stats = self.cgroup.as_ref().map(ExecCgroup::stats);
+        let stats = self.stats.take().or_else(|| self.cgroup.as_ref().map(ExecCgroup::stats));
         // A kill at the limit ends the whole tree; that one process of it was quick enough to end by itself before we
         // heard of the kill makes no difference.
         if self.cause.is_none() && self.cgroup.as_ref().is_some_and(ExecCgroup::oom_happened) {
@@ -825,9 +831,15 @@ impl<'a> Drive<'a> {
         if self.enforcement.is_empty() {
             self.enforcement = enforce::report(&self.plan.containment, None, &self.read_backs);
         }
+        // What the command made uncountable after the verdict.
+        if let Some(gap) = self.disk.as_ref().and_then(super::disk::Watch::blind) {
+            enforce::weaken(&mut self.enforcement, Protection::LimitDisk, gap);
+        }
         report.enforcement = self.enforcement;
         report.verified = self.verified;
-        let undelivered = self.stdout.failed().or_else(|| self.stderr.failed());
+        let undelivered = [("standard output", &self.stdout), ("standard error", &self.stderr)]
+            .into_iter()
+            .find_map(|(name, outlet)| Some((name, outlet.failed()?)));
         report.drain = if self.drain_cut { Drain::Cut } else { Drain::Complete };
         report.stdout = self.stdout.capture.finish();
         report.stderr = self.stderr.capture.finish();
@@ -886,13 +898,18 @@ impl<'a> Drive<'a> {
                 if self.released { Outcome::Broken(fault) } else { Outcome::Refused(fault) }
             }
         };
-        if let (Some(errno), Outcome::Finished(_)) = (undelivered, &report.outcome) {
+        if let (Some((name, errno)), Outcome::Finished(end)) = (undelivered, &report.outcome) {
+            let hint = format!(
+                "{end}; its exit code would have been {}. Its output is incomplete: is the disk full, or the descriptor \
+                 closed?",
+                report.exit_code()
+            );
             report.outcome = Outcome::Broken(faults::sandbox(
                 "output_lost",
                 "passing on the command's output",
-                None,
+                Some(name.to_owned()),
                 errno.to_string(),
-                Some("is the disk full? the command was run, its output is incomplete"),
+                Some(&hint),
             ));
         }
         if report.protected_created.iter().any(|p| p.moved_to.is_none()) {
@@ -908,6 +925,8 @@ impl<'a> Drive<'a> {
                 Some("look at it before you use any tool in this directory"),
             ));
         }
+        // What came until here was meant for the run, and must not end the telling of it.
+        while let Ok(Some(_)) = self.signals.read_signal() {}
     }
 }
 
@@ -940,15 +959,18 @@ enum Ready {
 
 /// Our ends of the command's streams.
 struct Ours {
-    stdin: Option<OwnedFd>,
-    stdout: Option<OwnedFd>,
-    stderr: Option<OwnedFd>,
+    stdin: Inlet,
+    stdout: Outlet,
+    stderr: Outlet,
 }
 
 /// The command's pipes (owned by its host identity, else it could not open `/dev/stdout` again) and our ends.
 fn streams(plan: &Plan, options: &Options, id_base: u32) -> Result<(Stdio, Ours), rustix::io::Errno> {
+    let outlet = |from, number| outlet(plan, options, from, number);
     if options.tty {
-        return Ok((Stdio::Terminal, Ours { stdin: None, stdout: None, stderr: None }));
+        // They come with the terminal.
+        let (stdout, stderr) = (outlet(None, 1)?, outlet(None, 2)?);
+        return Ok((Stdio::Terminal, Ours { stdin: Inlet::new(None, None), stdout, stderr }));
     }
     let ids = &plan.containment.ids;
     let pipe = |ours_reads: bool| -> Result<(OwnedFd, OwnedFd), rustix::io::Errno> {
@@ -962,29 +984,41 @@ fn streams(plan: &Plan, options: &Options, id_base: u32) -> Result<(Stdio, Ours)
         }
         Ok((ours, theirs))
     };
-    let (stdin, in_theirs) = if options.close_stdin || caller(0).is_none() {
+    let (stdin, in_theirs) = if options.close_stdin {
         let null = rustix::fs::open("/dev/null", OFlags::RDONLY | OFlags::CLOEXEC, FileMode::empty())?;
-        (None, null)
+        (Inlet::new(None, None), null)
     } else {
         let (ours, theirs) = pipe(false)?;
-        (Some(ours), theirs)
+        (Inlet::new(Some(caller(0)?), Some(ours)), theirs)
     };
-    let (stdout, out_theirs) = pipe(true)?;
-    let (stderr, err_theirs) = pipe(true)?;
-    Ok((
-        Stdio::Pipes([in_theirs, out_theirs, err_theirs]),
-        Ours { stdin, stdout: Some(stdout), stderr: Some(stderr) },
-    ))
+    let (out, out_theirs) = pipe(true)?;
+    let (err, err_theirs) = pipe(true)?;
+    let (stdout, stderr) = (outlet(Some(out), 1)?, outlet(Some(err), 2)?);
+    Ok((Stdio::Pipes([in_theirs, out_theirs, err_theirs]), Ours { stdin, stdout, stderr }))
 }
 
-/// A copy of one of our own standard descriptors; `None` when it is closed.
-fn caller(number: i32) -> Option<OwnedFd> {
-    let fd = match number {
+/// Where a stream of the command goes: into the report, or to our descriptor of this number.
+fn outlet(
+    plan: &Plan,
+    options: &Options,
+    from: Option<OwnedFd>,
+    number: i32,
+) -> Result<Outlet, rustix::io::Errno> {
+    let (limit, action) = (plan.containment.limits.output, plan.containment.limits.output_action);
+    Ok(if options.capture {
+        Outlet::new(from, None, Capture::new(limit, action))
+    } else {
+        Outlet::new(from, Some(caller(number)?), Capture::with_bounds(limit, action, 0, 0))
+    })
+}
+
+/// A copy of one of our own standard descriptors, all of which are open: see `sys::fds`.
+fn caller(number: i32) -> Result<OwnedFd, rustix::io::Errno> {
+    match number {
         0 => rustix::io::fcntl_dupfd_cloexec(std::io::stdin(), 3),
         1 => rustix::io::fcntl_dupfd_cloexec(std::io::stdout(), 3),
         _ => rustix::io::fcntl_dupfd_cloexec(std::io::stderr(), 3),
-    };
-    fd.ok()
+    }
 }
 
 fn block_signals() -> nix::Result<SignalFd> {
@@ -993,10 +1027,6 @@ fn block_signals() -> nix::Result<SignalFd> {
         set.add(signal);
     }
     set.thread_block()?;
-    // A limit on our own files must not kill us: the write then says EFBIG, which is reported.
-    let mut silent = SigSet::empty();
-    silent.add(Signal::SIGXFSZ);
-    silent.thread_block()?;
     SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)
 }
 

@@ -89,6 +89,14 @@ fn not_asked(c: &Containment, protection: Protection) -> bool {
     }
 }
 
+/// Notes that a protection that was in force has a gap now.
+pub fn weaken(report: &mut [Enforcement], protection: Protection, gap: &Gap) {
+    for line in report.iter_mut().filter(|l| l.protection == protection && l.got == Got::Enforced) {
+        line.got = Got::Partial;
+        line.gap = Some(gap.clone());
+    }
+}
+
 /// The first requirement that is not met.
 pub fn unmet(report: &[Enforcement]) -> Option<&Enforcement> {
     report.iter().find(|e| e.asked == Need::Require && matches!(e.got, Got::Absent | Got::Partial))

@@ -30,6 +30,7 @@ pub fn sandbox(
         hint: hint.map(str::to_owned),
         exit_code: EXIT_CONTAINMENT,
     }
+    .with_common_remedy()
 }
 
 /// A fault of the state directory.
@@ -43,6 +44,7 @@ pub fn store(stage: &str, message: String) -> Fault {
         hint: Some("choose another state directory with --state-dir, or mend this one".to_owned()),
         exit_code: EXIT_CONTAINMENT,
     }
+    .with_common_remedy()
 }
 
 /// Explains a stage's fault by the plan that it worked on.

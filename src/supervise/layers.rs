@@ -1,7 +1,8 @@
-//! Kept layers of package caches: what commands wrote to a cache, there again at the next run in the same workspace and
-//! nowhere else. Runs in the process that starts executors, before it plans and after the tree is dead.
+//! Kept layers of package caches: what commands wrote to a cache, there again at the next run in the same workspace
+//! under the profile of the same name, and nowhere else. Runs in the process that starts executors, before it plans and after the tree is dead.
 //!
-//! `layers/<key>/` of the state directory, the key being a digest of the caller and the workspace's real path, holds
+//! `layers/<key>/` of the state directory, the key being a digest of the caller, the workspace's real path and the
+//! profile's name, holds
 //! `about` (whose it is), `lock`, `usage`, and for each cache a directory with `upper` (what was written, owned by the
 //! workspace's owner) and `work` (the overlay's own). One run at a time has them: the lock is held by the owner and by
 //! init, and so as long as anything can write. `usage` says how much there is, and is absent while nobody knows.
@@ -39,13 +40,15 @@ pub struct Of<'a> {
     pub uid: u32,
     /// The workspace, links resolved.
     pub workspace: &'a HostPath,
+    /// The profile's name: what ran under a weaker one has nothing to say to a stricter one.
+    pub profile: &'a str,
     /// Bytes that one layer may hold.
     pub limit: u64,
 }
 
 impl Of<'_> {
     fn key(&self) -> String {
-        let digest = Digest::of_canonical(&(self.uid, self.workspace));
+        let digest = Digest::of_canonical(&(self.uid, self.workspace, self.profile));
         let mut hex = digest.unwrap_or_else(|_| Digest::of(self.workspace.as_bytes())).hex();
         hex.truncate(KEY_CHARS);
         hex
@@ -83,6 +86,7 @@ struct About {
     version: u32,
     uid: u32,
     workspace: HostPath,
+    profile: String,
 }
 
 #[derive(Debug)]
@@ -118,7 +122,9 @@ impl Held {
         let (home, lock) = match home {
             Ok(Some(both)) => both,
             Ok(None) => {
-                held.lacking = lacking("another run in this workspace has the kept layer".to_owned());
+                held.lacking = lacking(
+                    "another run in this workspace, under this profile, has the kept layer".to_owned(),
+                );
                 return held;
             }
             Err(e) => {
@@ -154,13 +160,14 @@ impl Held {
         owner: Option<(u32, u32)>,
     ) -> Result<(), Errno> {
         let known = self.others.remove(name);
+        let path = path(real, of, name)?;
         let dir = own_dir(home, name, of.uid)?;
         fresh_work(dir.as_fd())?;
         let (mut upper, fresh) = open_upper(dir.as_fd(), owner)?;
         let usage = match known.filter(|_| !fresh) {
             Some(usage) if usage.bytes() <= of.limit => usage,
             _ => {
-                let mut counted = if fresh { 0 } else { disk::holds(&upper)? };
+                let mut counted = if fresh { 0 } else { disk::holds(&path, &upper)? };
                 if counted > of.limit {
                     self.emptied.push(name);
                     remove(dir.as_fd(), "upper")?;
@@ -170,7 +177,6 @@ impl Held {
                 Usage { counted, ..Usage::default() }
             }
         };
-        let path = path(real, of, name)?;
         let before = disk::used(&upper)?;
         self.layers.push(Layer { name, path, dir, upper, usage, before });
         Ok(())
@@ -199,7 +205,7 @@ impl Held {
     pub fn watches(&self) -> Result<Vec<(u64, Watch)>, Errno> {
         let watch = |l: &Layer| {
             let upper = rustix::io::fcntl_dupfd_cloexec(&l.upper, 3)?;
-            Ok((self.limit, Watch::whole(upper, self.limit, l.usage.bytes())?))
+            Ok((self.limit, Watch::whole(&l.path, upper, self.limit, l.usage.bytes())?))
         };
         self.layers.iter().map(watch).collect()
     }
@@ -217,7 +223,7 @@ impl Held {
             usage.grown = usage.grown.saturating_add(now.saturating_sub(layer.before));
             usage.runs += 1;
             if hit || usage.bytes() > self.limit || usage.runs >= RUNS_MAX {
-                let Ok(counted) = disk::holds(&layer.upper) else { continue };
+                let Ok(counted) = disk::holds(&layer.path, &layer.upper) else { continue };
                 usage = Usage { counted, ..Usage::default() };
             }
             if usage.counted > self.limit {
@@ -262,6 +268,8 @@ pub fn look(real: &HostPath, of: Of<'_>, names: &[&'static str]) -> BTreeMap<&'s
 pub struct Listed {
     /// Whose workspace.
     pub workspace: HostPath,
+    /// Under which profile.
+    pub profile: String,
     /// Which cache.
     pub cache: String,
     /// About how many bytes it holds; null while a run has it, and after one that was killed.
@@ -296,10 +304,11 @@ pub fn list(state: &StateDir) -> Result<Vec<Listed>, Errno> {
         let usages = usages(home.as_fd());
         for cache in names(home.as_fd())?.into_iter().filter(|name| !OWN.contains(&name.as_str())) {
             let bytes = usages.get(&cache).map(Usage::bytes);
-            out.push(Listed { workspace: about.workspace.clone(), cache, bytes, key: key.clone() });
+            let (workspace, profile) = (about.workspace.clone(), about.profile.clone());
+            out.push(Listed { workspace, profile, cache, bytes, key: key.clone() });
         }
     }
-    out.sort_by(|a, b| (&a.workspace, &a.cache).cmp(&(&b.workspace, &b.cache)));
+    out.sort_by(|a, b| (&a.workspace, &a.profile, &a.cache).cmp(&(&b.workspace, &b.profile, &b.cache)));
     Ok(out)
 }
 
@@ -334,7 +343,12 @@ fn path(real: &HostPath, of: &Of<'_>, name: &str) -> Result<HostPath, Errno> {
 fn open_home(state: &StateDir, of: &Of<'_>) -> Result<OwnedFd, Errno> {
     let top = own_dir(state.dir(), DIR, of.uid)?;
     let home = own_dir(top.as_fd(), &of.key(), of.uid)?;
-    let about = About { version: VERSION, uid: of.uid, workspace: of.workspace.clone() };
+    let about = About {
+        version: VERSION,
+        uid: of.uid,
+        workspace: of.workspace.clone(),
+        profile: of.profile.to_owned(),
+    };
     match read_json::<About>(home.as_fd(), "about") {
         Some(there) if there == about => {}
         // Another workspace's: not with keys of this length.
@@ -560,7 +574,7 @@ mod tests {
 
         fn take(&self, workspace: &str, limit: u64) -> Held {
             let workspace = self.at(workspace);
-            let of = Of { uid: uid(), workspace: &workspace, limit };
+            let of = Of { uid: uid(), workspace: &workspace, profile: "kept", limit };
             Held::take(&self.state, &self.at("state"), of, &["cargo", "npm"])
         }
 
@@ -602,10 +616,11 @@ mod tests {
         assert!(first.end(false).is_empty());
         let again = place.take("one", MIB);
         assert_eq!(std::fs::read(Place::upper(&again).join("f")).unwrap(), b"x");
-        // The same directory under another caller is another layer.
+        // The same directory under another caller or profile is another layer.
         let workspace = place.at("one");
-        let of = |uid| Of { uid, workspace: &workspace, limit: MIB };
-        assert_ne!(of(1).key(), of(2).key());
+        let of = |uid, profile| Of { uid, workspace: &workspace, profile, limit: MIB };
+        assert_ne!(of(1, "a").key(), of(2, "a").key());
+        assert_ne!(of(1, "a").key(), of(1, "b").key());
     }
 
     #[test]
@@ -692,7 +707,11 @@ mod tests {
         symlink(place.at("two").as_path(), home.join("linked")).unwrap();
         assert_eq!(whys(&place.take("one", MIB)).len(), 1);
         std::fs::remove_file(home.join("about")).unwrap();
-        std::fs::write(home.join("about"), "{\"version\":1,\"uid\":1,\"workspace\":\"/x\"}").unwrap();
+        std::fs::write(
+            home.join("about"),
+            "{\"version\":1,\"uid\":1,\"workspace\":\"/x\",\"profile\":\"kept\"}",
+        )
+        .unwrap();
         assert_eq!(whys(&place.take("one", MIB)).len(), 2, "another workspace's");
         std::fs::remove_dir_all(&home).unwrap();
         symlink(place.at("two").as_path(), &home).unwrap();
@@ -704,7 +723,7 @@ mod tests {
     fn looking_makes_nothing() {
         let place = Place::new();
         let workspace = place.at("one");
-        let of = Of { uid: uid(), workspace: &workspace, limit: MIB };
+        let of = Of { uid: uid(), workspace: &workspace, profile: "kept", limit: MIB };
         let look = || look(&place.at("state"), of, &["cargo"]);
         let LayerFact::Ready { path, fact } = &look()["cargo"] else { panic!() };
         assert!(!path.as_path().exists() && fact.ino == 0);

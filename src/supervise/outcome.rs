@@ -39,6 +39,21 @@ pub struct Fault {
     pub exit_code: u8,
 }
 
+impl Fault {
+    /// With the remedy for a cause that is the same at every step, in place of the step's own: descriptors that ran
+    /// out. Every error of the system carries its number in its text.
+    #[must_use]
+    pub fn with_common_remedy(mut self) -> Self {
+        let says = |errno: i32| self.message.contains(&format!("(os error {errno})"));
+        if says(libc::EMFILE) {
+            self.hint = Some("raise the limit on open files: ulimit -n 1024".to_owned());
+        } else if says(libc::ENFILE) {
+            self.hint = Some("the whole host is out of open files: raise the sysctl fs.file-max".to_owned());
+        }
+        self
+    }
+}
+
 /// How the command ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 pub struct ToolEnd {
@@ -46,6 +61,16 @@ pub struct ToolEnd {
     pub exit_code: Option<u8>,
     /// The signal that ended it, when one did.
     pub signal: Option<u8>,
+}
+
+impl std::fmt::Display for ToolEnd {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match (self.exit_code, self.signal) {
+            (Some(code), _) => write!(f, "the command had exited with {code}"),
+            (_, Some(signal)) => write!(f, "the command had been ended by signal {signal}"),
+            _ => f.write_str("the command had ended"),
+        }
+    }
 }
 
 /// The three kinds of end.

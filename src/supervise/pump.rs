@@ -12,6 +12,17 @@ const CHUNK: usize = 64 * 1024;
 /// What a pipe takes without blocking once it polls writable (`PIPE_BUF`). pipe(7).
 const PIPE_BUF: usize = 4096;
 
+/// Room for one read, made when it is first needed: too large for the stack of a caller who limits it.
+#[derive(Debug, Default)]
+struct Chunk(Vec<u8>);
+
+impl Chunk {
+    fn get(&mut self) -> &mut [u8] {
+        self.0.resize(CHUNK, 0);
+        &mut self.0
+    }
+}
+
 /// Reads without blocking, whatever the flags of the shared description: RWF_NOWAIT where the file supports it,
 /// else a plain read (the caller has polled).
 fn read_now(fd: BorrowedFd<'_>, buf: &mut [u8]) -> Result<usize, Errno> {
@@ -46,6 +57,7 @@ pub struct Outlet {
     to: Option<OwnedFd>,
     pending: Vec<u8>,
     sent: usize,
+    chunk: Chunk,
     /// Why the caller's descriptor took no more, unless its reader is just gone.
     failed: Option<Errno>,
     /// Counts, and keeps when the output is to be embedded.
@@ -55,7 +67,7 @@ pub struct Outlet {
 impl Outlet {
     /// A stream from `from` (non-blocking, ours) to `to`.
     pub fn new(from: Option<OwnedFd>, to: Option<OwnedFd>, capture: Capture) -> Self {
-        Self { from, to, pending: Vec::new(), sent: 0, failed: None, capture }
+        Self { from, to, pending: Vec::new(), sent: 0, chunk: Chunk::default(), failed: None, capture }
     }
 
     /// What to poll for input: nothing while output is pending (that is the back-pressure).
@@ -88,8 +100,8 @@ impl Outlet {
     /// outside holds a copy of the writing end. Returns whether the output limit demands a kill.
     pub fn read(&mut self, last: bool) -> bool {
         let Some(from) = &self.from else { return false };
-        let mut buf = [0u8; CHUNK];
-        match rustix::io::read(from, &mut buf) {
+        let buf = self.chunk.get();
+        match rustix::io::read(from, &mut *buf) {
             // EIO is a terminal's end. tty_ioctl(4).
             Ok(0) | Err(Errno::IO) => self.from = None,
             Ok(n) => {
@@ -145,12 +157,13 @@ pub struct Inlet {
     to: Option<OwnedFd>,
     pending: Vec<u8>,
     sent: usize,
+    chunk: Chunk,
 }
 
 impl Inlet {
     /// From `from` to `to` (non-blocking, ours).
     pub fn new(from: Option<OwnedFd>, to: Option<OwnedFd>) -> Self {
-        let mut inlet = Self { from, to, pending: Vec::new(), sent: 0 };
+        let mut inlet = Self { from, to, pending: Vec::new(), sent: 0, chunk: Chunk::default() };
         inlet.settle();
         inlet
     }
@@ -179,8 +192,8 @@ impl Inlet {
     /// Reads what is there.
     pub fn read(&mut self) {
         let Some(from) = &self.from else { return };
-        let mut buf = [0u8; CHUNK];
-        match read_now(from.as_fd(), &mut buf) {
+        let buf = self.chunk.get();
+        match read_now(from.as_fd(), buf) {
             Ok(0) => self.from = None,
             Ok(n) => self.pending.extend_from_slice(&buf[..n]),
             Err(Errno::AGAIN | Errno::INTR) => {}

@@ -4,9 +4,9 @@
 //! not moved, never passed over.
 
 use super::outcome::ProtectedCreated;
-use crate::base::{HostPath, OsBytes, RelPath};
+use crate::base::text::visible;
+use crate::base::{HostPath, OsBytes, RelPath, name_matches};
 use crate::plan::{FsOp, Plan};
-use crate::probe::name_matches;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags, ResolveFlags};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
@@ -49,6 +49,25 @@ struct Tree {
     root: OwnedFd,
 }
 
+/// A path, relative to its tree, that keeps the tree from being looked through.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{}: {errno}", visible(self.shown().as_os_str().as_bytes()))]
+pub struct Unseen {
+    path: PathBuf,
+    errno: Errno,
+}
+
+impl Unseen {
+    fn at(path: &Path) -> impl FnOnce(Errno) -> Self + use<'_> {
+        |errno| Self { path: path.to_path_buf(), errno }
+    }
+
+    /// The tree itself has no name of its own.
+    fn shown(&self) -> &Path {
+        if self.path.as_os_str().is_empty() { Path::new(".") } else { &self.path }
+    }
+}
+
 /// The watched trees, opened before the command starts.
 #[derive(Debug)]
 pub struct Guard {
@@ -61,7 +80,7 @@ impl Guard {
     /// # Errors
     /// openat(2); ESTALE when a path no longer leads to the object that the plan was made for; whatever keeps the
     /// tree from being looked through.
-    pub fn open(plan: &Plan) -> Result<Self, Errno> {
+    pub fn open(plan: &Plan) -> Result<Self, Unseen> {
         let c = &plan.containment;
         let mut trees = Vec::with_capacity(c.watch.len());
         for watch in &c.watch {
@@ -83,9 +102,13 @@ impl Guard {
                 known,
                 modules: watch.modules.clone(),
             };
-            let mut tree = Tree::open(place)?;
+            let path = source.path.as_path();
+            let mut tree = Tree::open(place).map_err(Unseen::at(path))?;
             // What is there before the command starts was not created by it.
-            let before = tree.matches_now()?;
+            let (before, unseen) = tree.matches_now();
+            if let Some(e) = unseen {
+                return Err(Unseen { path: path.join(&e.path), ..e });
+            }
             tree.place.known.extend(before.into_iter().map(|p| OsBytes::from(p.into_os_string())));
             trees.push(tree);
         }
@@ -131,11 +154,7 @@ impl Tree {
     }
 
     fn sweep(&self, run: &str) -> Vec<ProtectedCreated> {
-        let found = match self.matches_now() {
-            Ok(found) => found,
-            // Not even after a repair: the caller must not take this for clean.
-            Err(_) => return vec![ProtectedCreated { path: OsBytes::from("."), moved_to: None }],
-        };
+        let (found, unseen) = self.matches_now();
         let mut out = Vec::new();
         for (number, path) in found.iter().enumerate() {
             let moved_to = self.move_aside(path, run, number).ok();
@@ -144,12 +163,18 @@ impl Tree {
                 moved_to: moved_to.map(|p| OsBytes::from(p.as_os_str())),
             });
         }
+        // Not even after a repair: the caller must not take this for clean.
+        let unseen = unseen.filter(|e| !found.iter().any(|moved| e.path.starts_with(moved)));
+        out.extend(
+            unseen.map(|e| ProtectedCreated { path: OsBytes::from(e.shown().as_os_str()), moved_to: None }),
+        );
         out
     }
 
-    /// Everything unknown that the patterns match.
-    fn matches_now(&self) -> Result<Vec<PathBuf>, Errno> {
+    /// Everything unknown that the patterns match, and the first path that could not be looked at.
+    fn matches_now(&self) -> (Vec<PathBuf>, Option<Unseen>) {
         let mut found: Vec<PathBuf> = Vec::new();
+        let mut unseen = None;
         let mut tops: BTreeMap<OsString, bool> = BTreeMap::new();
         for pattern in &self.place.missing {
             let parts: Vec<&OsStr> = pattern
@@ -165,7 +190,8 @@ impl Tree {
                 let there = match tops.get(first) {
                     Some(there) => *there,
                     None => {
-                        let there = self.kind(Path::new(first))?.is_some();
+                        // One that cannot be looked at is found out below.
+                        let there = !matches!(self.kind(Path::new(first)), Ok(None));
                         tops.insert(first.to_os_string(), there);
                         there
                     }
@@ -174,18 +200,22 @@ impl Tree {
                     continue;
                 }
             }
-            self.find(Path::new(""), &parts, &mut found)?;
+            if let Err(e) = self.find(Path::new(""), &parts, &mut found) {
+                unseen.get_or_insert(e);
+            }
         }
         if let Some(modules) = &self.place.modules {
             let mut budget = ENTRIES_MAX;
-            self.find_modules(modules.as_path(), 0, &mut budget, &mut found)?;
+            if let Err(e) = self.find_modules(modules.as_path(), 0, &mut budget, &mut found) {
+                unseen.get_or_insert(e);
+            }
         }
         found.sort();
         found.dedup();
         // What lies below something that moves, moves with it.
         let all = found.clone();
         found.retain(|p| !all.iter().any(|other| other != p && p.starts_with(other)));
-        Ok(found)
+        (found, unseen)
     }
 
     fn knows(&self, path: &Path) -> bool {
@@ -198,10 +228,14 @@ impl Tree {
 
     /// Matches `parts` below `base`. A component on the way that is not a directory (a link or file in place of
     /// `.git`) is itself what was created.
-    fn find(&self, base: &Path, parts: &[&OsStr], found: &mut Vec<PathBuf>) -> Result<(), Errno> {
+    fn find(&self, base: &Path, parts: &[&OsStr], found: &mut Vec<PathBuf>) -> Result<(), Unseen> {
         let Some((first, rest)) = parts.split_first() else { return Ok(()) };
         let names: Vec<OsString> = if first.as_bytes().contains(&b'*') {
-            self.list(base)?.into_iter().filter(|n| name_matches(first.as_bytes(), n.as_bytes())).collect()
+            self.list(base)
+                .map_err(Unseen::at(base))?
+                .into_iter()
+                .filter(|n| name_matches(first.as_bytes(), n.as_bytes()))
+                .collect()
         } else {
             vec![first.to_os_string()]
         };
@@ -230,7 +264,7 @@ impl Tree {
         depth: usize,
         budget: &mut usize,
         found: &mut Vec<PathBuf>,
-    ) -> Result<(), Errno> {
+    ) -> Result<(), Unseen> {
         match self.kind(base)? {
             Some(FileType::Directory) => {}
             Some(_) if depth == 0 && !self.knows_below(base) => {
@@ -240,10 +274,10 @@ impl Tree {
             _ => return Ok(()),
         }
         if depth > DEPTH_MAX {
-            return Err(Errno::NAMETOOLONG);
+            return Err(Unseen::at(base)(Errno::NAMETOOLONG));
         }
-        for name in self.list(base)? {
-            *budget = budget.checked_sub(1).ok_or(Errno::OVERFLOW)?;
+        for name in self.list(base).map_err(Unseen::at(base))? {
+            *budget = budget.checked_sub(1).ok_or(Errno::OVERFLOW).map_err(Unseen::at(base))?;
             let path = base.join(&name);
             if self.knows(&path) {
                 continue;
@@ -260,11 +294,11 @@ impl Tree {
     }
 
     /// The type of what lies at `path`, links not followed; `None` when nothing does.
-    fn kind(&self, path: &Path) -> Result<Option<FileType>, Errno> {
-        match self.at(path) {
-            Ok(fd) => Ok(Some(FileType::from_raw_mode(rustix::fs::fstat(&fd)?.st_mode))),
+    fn kind(&self, path: &Path) -> Result<Option<FileType>, Unseen> {
+        match self.at(path).and_then(|fd| rustix::fs::fstat(&fd)) {
+            Ok(stat) => Ok(Some(FileType::from_raw_mode(stat.st_mode))),
             Err(Errno::NOENT | Errno::NOTDIR) => Ok(None),
-            Err(e) => Err(e),
+            Err(e) => Err(Unseen::at(path)(e)),
         }
     }
 
@@ -481,6 +515,21 @@ mod tests {
         let paths: Vec<OsBytes> = made.iter().map(|m| m.path.clone()).collect();
         assert_eq!(paths, [OsBytes::from(".envrc"), ".git/modules/m/hooks".into()]);
         assert!(made.iter().all(|m| m.moved_to.is_some()));
+    }
+
+    #[test]
+    fn what_cannot_be_looked_through_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let deep = format!(".git/modules/{}", vec!["m"; DEPTH_MAX + 1].join("/"));
+        std::fs::create_dir_all(dir.path().join(&deep).join("hooks")).unwrap();
+        std::fs::write(dir.path().join(".envrc"), "x").unwrap();
+        let tree = tree(dir.path(), &[".envrc"], &[]);
+        let swept = tree.sweep("r");
+        assert_eq!(swept.len(), 2, "{swept:?}");
+        assert_eq!((&swept[0].path, swept[0].moved_to.is_some()), (&".envrc".into(), true));
+        assert_eq!(swept[1], ProtectedCreated { path: deep.as_str().into(), moved_to: None });
+        let why = tree.matches_now().1.unwrap().to_string();
+        assert!(why.starts_with(&format!("{deep}: File name too long")), "{why}");
     }
 
     #[test]

@@ -71,3 +71,24 @@ pub fn occupy_standard() -> io::Result<()> {
         }
     }
 }
+
+/// Called by the C library before the runtime starts, which would open `/dev/null` for reading and writing on each
+/// standard descriptor that the caller closed: what we write would vanish without an error. Opened for reading, it
+/// says EBADF to who writes, and the end of the file to who reads.
+extern "C" fn hold_standard() {
+    for number in 0..=2 {
+        // SAFETY: no memory but a NUL-terminated constant is passed. Lower numbers are taken, so that the kernel gives
+        // this one; nobody owns it yet. Runs before any other code of ours, in the only thread. open(2).
+        unsafe {
+            if libc::fcntl(number, libc::F_GETFD) < 0 {
+                libc::open(c"/dev/null".as_ptr(), libc::O_RDONLY);
+            }
+        }
+    }
+}
+
+// SAFETY: `.init_array` is a table of such functions, called in order before `main`. System V ABI, "Initialization and
+// Termination Functions".
+#[used]
+#[unsafe(link_section = ".init_array")]
+static BEFORE_THE_RUNTIME: extern "C" fn() = hold_standard;

@@ -102,6 +102,14 @@ pub(super) fn embedded() -> Result<&'static Catalogue, Error> {
     CATALOGUE.as_ref().map_err(Clone::clone)
 }
 
+/// Line and column, both from one, at which `refused.toml` names a call.
+pub(super) fn refused_at(call: &str) -> (usize, usize) {
+    let text = REFUSED.1;
+    let before = &text[..text.find(&format!("\"{call}\"")).unwrap_or(0)];
+    let line = before.rsplit('\n').next().unwrap_or_default();
+    (1 + before.matches('\n').count(), 1 + line.chars().count())
+}
+
 fn parse(sets: &[(&'static str, &str)], refused: (&'static str, &str)) -> Result<Catalogue, Error> {
     let fault = |file, detail: String| Error::Catalogue { file, detail };
     let sets = sets

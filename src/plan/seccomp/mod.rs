@@ -46,7 +46,7 @@ pub const DEFAULT_SETS: [&str; 6] = ["base", "process", "schedule", "ipc", "netw
 /// Calls between the installation of the filter and the command's first own instruction: the
 /// self-checks (prctl, capget), the fault record (write), execve and _exit. Without them a
 /// sandbox couldn't start anything, so a request that lacks one is refused at plan time.
-const LAUNCH: [&str; 5] = ["prctl", "capget", "write", "execve", "exit_group"];
+pub const LAUNCH: [&str; 5] = ["prctl", "capget", "write", "execve", "exit_group"];
 
 /// What a plan asks for.
 #[derive(Clone, Copy, Debug)]
@@ -333,4 +333,35 @@ pub fn sets() -> impl Iterator<Item = SetInfo> {
             .flat_map(|group| group.names.iter().map(|name| (name.as_str(), group.why.as_str())))
             .collect(),
     })
+}
+
+/// A call that is refused by name, unless a profile grants it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RefusedInfo {
+    /// The call.
+    pub name: &'static str,
+    /// What it answers.
+    pub answer: Answer,
+    /// Whether a profile's `allow` may grant it.
+    pub grantable: bool,
+    /// Where `policies/seccomp/refused.toml` names it: line and column, both from one.
+    pub place: (usize, usize),
+}
+
+/// All calls that are refused by name.
+pub fn refused() -> impl Iterator<Item = RefusedInfo> {
+    let groups = catalogue::embedded().map_or(&[][..], |catalogue| &catalogue.refused);
+    groups.iter().flat_map(|group| {
+        group.names.iter().map(|name| RefusedInfo {
+            name,
+            answer: group.answer,
+            grantable: group.grantable,
+            place: catalogue::refused_at(name),
+        })
+    })
+}
+
+/// Whether this is the name of a system call on an architecture that we know.
+pub fn is_call(name: &str) -> bool {
+    table::is_call(name)
 }

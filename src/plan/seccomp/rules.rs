@@ -218,8 +218,7 @@ pub(super) fn of(call: &str, network: SocketRule) -> Option<&'static Rule> {
     Some(match call {
         "chmod" | "fchmod" | "mkdir" | "creat" => &MODE_1,
         "fchmodat" | "fchmodat2" | "mkdirat" => &MODE_2,
-        // mq_open(name, oflag, mode, attr) has open's shape.
-        "open" | "mq_open" => &OPEN_1,
+        "open" => &OPEN_1,
         "openat" => &OPEN_2,
         "mknod" => &MKNOD_1,
         "mknodat" => &MKNOD_2,

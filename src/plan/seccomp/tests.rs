@@ -84,7 +84,7 @@ fn expected_of_allowed(name: &str, args: [u64; 6], network: SocketRule) -> Verdi
     match name {
         "creat" | "chmod" | "fchmod" | "mkdir" => refuse_if(is_set_id(int(1)), EPERM),
         "fchmodat" | "fchmodat2" | "mkdirat" => refuse_if(is_set_id(int(2)), EPERM),
-        "open" | "mq_open" => refuse_if(creates(int(1)) && is_set_id(int(2)), EPERM),
+        "open" => refuse_if(creates(int(1)) && is_set_id(int(2)), EPERM),
         "openat" => refuse_if(creates(int(2)) && is_set_id(int(3)), EPERM),
         "mknod" => refuse_if(is_set_id(int(1)) || is_device(int(1)), EPERM),
         "mknodat" => refuse_if(is_set_id(int(2)) || is_device(int(2)), EPERM),
@@ -212,7 +212,7 @@ fn allowed_rules(name: &str, network: SocketRule) -> Vec<SeccompRule> {
     match name {
         "creat" | "chmod" | "fchmod" | "mkdir" => any(vec![vec![clear(1, 0o6000)]]),
         "fchmodat" | "fchmodat2" | "mkdirat" => any(vec![vec![clear(2, 0o6000)]]),
-        "open" | "mq_open" => any(vec![vec![clear(1, 0o20000100)], vec![clear(2, 0o6000)]]),
+        "open" => any(vec![vec![clear(1, 0o20000100)], vec![clear(2, 0o6000)]]),
         "openat" => any(vec![vec![clear(2, 0o20000100)], vec![clear(3, 0o6000)]]),
         "mknod" => any(vec![vec![clear(1, 0o026000)]]),
         "mknodat" => any(vec![vec![clear(2, 0o026000)]]),
@@ -459,7 +459,7 @@ fn key_row_146_and_surface_rows_149_to_159() {
     let enosys = [
         "io_uring_setup io_uring_enter io_uring_register clone3 openat2",
         "memfd_secret remap_file_pages io_setup io_destroy io_submit io_cancel io_getevents io_pgetevents",
-        "lookup_dcookie statmount listmount",
+        "lookup_dcookie statmount listmount mq_open mq_unlink mq_timedsend mq_timedreceive mq_notify mq_getsetattr",
     ];
     for (groups, answer) in [(&eperm[..], EPERM), (&enosys[..], ENOSYS)] {
         for call in groups.iter().flat_map(|group| group.split(' ')) {
@@ -518,7 +518,7 @@ fn set_id_row_179() {
             assert_eq!(ask_name(SocketRule::Inet, call, &args), ALLOW, "{call} {mode:o}");
         }
     }
-    for (call, flags) in [("open", 1), ("openat", 2), ("mq_open", 1)] {
+    for (call, flags) in [("open", 1), ("openat", 2)] {
         let mut args = [0; 6];
         for mode in modes {
             args[flags + 1] = mode;
@@ -590,7 +590,7 @@ fn calls_that_toolchains_make_are_allowed() {
         "getrandom prlimit64 sysinfo uname getcpu sched_getaffinity sched_setaffinity get_mempolicy mbind",
         "setuid setgid setresuid setgroups capget capset landlock_create_ruleset landlock_restrict_self",
         "bind listen accept4 connect sendmsg recvmsg sendto recvfrom getsockopt sendmmsg recvmmsg",
-        "shmget shmat semop mq_timedsend flock fallocate renameat2 linkat symlinkat utimensat getxattr",
+        "shmget shmat semop msgsnd flock fallocate renameat2 linkat symlinkat utimensat getxattr",
         "cachestat process_madvise close_range faccessat2 clock_nanosleep restart_syscall setpriority",
     ];
     for call in calls.iter().flat_map(|group| group.split(' ')) {

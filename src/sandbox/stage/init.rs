@@ -81,7 +81,6 @@ fn stages(task: Task<'_>, control: &OwnedFd) -> Result<(), StageFault> {
     root::make_private()?;
     let prepared = payload::Prepared::of(plan)?;
     let trees = await_owner(control)?;
-    sys::clone::unshare(libc::CLONE_NEWCGROUP as u64).at(Step::CgroupNamespace)?;
     become_init(plan, mutants)?;
     die_with_owner()?;
 
@@ -98,7 +97,8 @@ fn stages(task: Task<'_>, control: &OwnedFd) -> Result<(), StageFault> {
     if let Some(network) = network {
         network.join()?;
     }
-    say(control, Message::Entered, Step::Network)?;
+    enter_cgroups(control)?;
+    say(control, Message::Entered, Step::CgroupNamespace)?;
     let rules = if mutants.off(Mutant::Landlock) { None } else { landlock::build(&c.landlock)? };
     let terminal = match &stdio {
         Stdio::Terminal => Some(open_terminal(plan).at(Step::Terminal)?),
@@ -181,26 +181,37 @@ fn hear(control: &OwnedFd, step: Step) -> Result<Message, StageFault> {
     }
 }
 
-/// Takes the trees that the owner opened, waits for the id maps, and enters the v1 cgroups whose `tasks` files come
-/// with them: writing `0` from the process itself is what is fast. The owner confirms the membership before
-/// anything of the command runs.
+/// Takes the trees that the owner opened, and waits for the id maps.
 fn await_owner(control: &OwnedFd) -> Result<Vec<OwnedFd>, StageFault> {
     let mut trees = Vec::new();
     loop {
         match receive(control).at(Step::AwaitIdMaps)? {
             Some((Message::Trees, more)) => trees.extend(more),
-            Some((Message::Mapped, tasks)) => {
-                for file in &tasks {
-                    rustix::io::write(file, b"0").at(Step::CgroupNamespace)?;
-                }
-                return Ok(trees);
-            }
+            Some((Message::Mapped, _)) => return Ok(trees),
             Some(_) => {
                 return Err(StageFault { step: Step::AwaitIdMaps, errno: libc::EPROTO, index: u32::MAX });
             }
             None => sys::clone::exit_now(125),
         }
     }
+}
+
+/// Enters the v1 cgroups by their `tasks` files, and hides all above them: writing `0` from the process itself is
+/// what is fast. What was built before is ours and small; the owner confirms the membership before anything of the
+/// command runs.
+fn enter_cgroups(control: &OwnedFd) -> Result<(), StageFault> {
+    match receive(control).at(Step::CgroupNamespace)? {
+        Some((Message::Limited, tasks)) => {
+            for file in &tasks {
+                rustix::io::write(file, b"0").at(Step::CgroupNamespace)?;
+            }
+        }
+        Some(_) => {
+            return Err(StageFault { step: Step::CgroupNamespace, errno: libc::EPROTO, index: u32::MAX });
+        }
+        None => sys::clone::exit_now(125),
+    }
+    sys::clone::unshare(libc::CLONE_NEWCGROUP as u64).at(Step::CgroupNamespace)
 }
 
 /// Takes init's own identity in the outer namespace, keeping its capabilities there, and hides its memory.

@@ -25,7 +25,6 @@ pub enum Step {
     HostName,
     PrivateMounts,
     AwaitIdMaps,
-    CgroupNamespace,
     BecomeInit,
     Conceal,
     OpenSources,
@@ -35,6 +34,7 @@ pub enum Step {
     ReadOnlyRoot,
     Network,
     Loopback,
+    CgroupNamespace,
     LandlockRules,
     Rlimits,
     AwaitGo,
@@ -73,7 +73,7 @@ impl Step {
             Self::DieWithOwner => "tying the executor's life to its owner",
             Self::Unshare => "making namespaces",
             Self::AwaitIdMaps => "waiting for the id maps",
-            Self::CgroupNamespace => "making the cgroup namespace",
+            Self::CgroupNamespace => "entering the cgroups",
             Self::BecomeInit => "taking init's identity",
             Self::OpenSources => "opening the mount sources",
             Self::PrivateMounts => "cutting mount propagation",
@@ -117,7 +117,6 @@ const ALL: [Step; Step::LAST as usize] = [
     Step::HostName,
     Step::PrivateMounts,
     Step::AwaitIdMaps,
-    Step::CgroupNamespace,
     Step::BecomeInit,
     Step::Conceal,
     Step::OpenSources,
@@ -127,6 +126,7 @@ const ALL: [Step; Step::LAST as usize] = [
     Step::ReadOnlyRoot,
     Step::Network,
     Step::Loopback,
+    Step::CgroupNamespace,
     Step::LandlockRules,
     Step::Rlimits,
     Step::AwaitGo,
@@ -214,8 +214,10 @@ impl<T, E: Into<io::Error>> AtStep<T> for Result<T, E> {
 pub enum Message {
     /// owner → init: some of the detached trees, in the order of the plan's sources and then the devices.
     Trees,
-    /// owner → init: the id maps are in place; the `tasks` files of v1 cgroups come along, to be entered.
+    /// owner → init: the id maps are in place, and all trees were sent.
     Mapped,
+    /// owner → init: the limits stand; the `tasks` files of v1 cgroups come along, to be entered.
+    Limited,
     /// init → owner: in all its namespaces and cgroups, with its own identity.
     Entered,
     /// init → owner: the root stands.
@@ -271,6 +273,7 @@ impl Message {
             Self::Fault(_) => 10,
             Self::Trees => 11,
             Self::Network => 12,
+            Self::Limited => 13,
         }
     }
 
@@ -291,7 +294,8 @@ impl Message {
             | Self::Terminal
             | Self::Started
             | Self::Trees
-            | Self::Network => (0, 0, 0),
+            | Self::Network
+            | Self::Limited => (0, 0, 0),
         };
         out[4..8].copy_from_slice(&word.to_le_bytes());
         out[8..16].copy_from_slice(&a.to_le_bytes());
@@ -322,6 +326,7 @@ impl Message {
             10 => Self::Fault(StageFault::decode(part(8))?),
             11 => Self::Trees,
             12 => Self::Network,
+            13 => Self::Limited,
             _ => return None,
         };
         (message.encode() == *raw).then_some(message)
@@ -355,7 +360,8 @@ impl Sequence {
             | Message::Mapped
             | Message::Go { .. }
             | Message::Signal { .. }
-            | Message::Network => false,
+            | Message::Network
+            | Message::Limited => false,
         };
         if !allowed {
             return Err(message);
