@@ -407,3 +407,94 @@ fn credentials_stay_hidden_whatever_the_command_does_around_them() {
     assert_eq!(mode & 0o777, 0o644);
     caches(&["remove", "-w", &ws.at(".")]);
 }
+
+#[test]
+fn a_layer_under_one_profile_is_not_seen_under_another() {
+    let (ws, home) = (Workspace::new("profiles"), Home::full("profiles"));
+    let one = kept(&home.place, "64MiB");
+    let two = home.place.file("other.toml", std::fs::read_to_string(&one).unwrap());
+    let write = home.sandbox(&ws, &one).run(bash("echo poison > $npm_config_cache/package"));
+    write.expect_exit(0);
+    let read = |profile: &str| home.sandbox(&ws, profile).run(bash("cat $npm_config_cache/package")).out();
+    assert_eq!((read(&two).as_str(), read(&one).as_str()), ("package\n", "poison\n"));
+    let listed = caches(&["list"]);
+    let line = |profile: &str| {
+        listed.lines().any(|l| {
+            l.starts_with("npm ") && l.contains(profile) && l.contains(&ws.at("")[1..ws.at("").len() - 1])
+        })
+    };
+    assert!(line("kept") && line("other"), "{listed}");
+    assert_eq!(caches(&["remove", "-w", &ws.at("."), "npm"]).lines().count(), 2, "of every profile");
+    assert_eq!(read(&one), "package\n");
+    caches(&["remove", "-w", &ws.at(".")]);
+}
+
+#[test]
+fn credentials_are_masked_by_whichever_name_a_cache_is_reached() {
+    let (ws, home) = (Workspace::new("alias"), Home::full("alias"));
+    for name in [".cargo/.npmrc", ".cargo/.docker/config.json", ".cargo/settings.xml", ".cache/pip/pip.conf"]
+    {
+        home.place.file(name, "secret\n");
+    }
+    std::os::unix::fs::symlink(".cargo", home.place.at("alias")).unwrap();
+    for profile in ["build", &kept(&home.place, "64MiB")] {
+        let run = home
+            .sandbox(&ws, profile)
+            .env("npm_config_cache", home.place.at("alias"))
+            .env("GOMODCACHE", home.place.at(".cargo/registry"))
+            .run(bash(
+                "for d in $CARGO_HOME $npm_config_cache $PIP_CACHE_DIR; do
+                     mv $d/.docker $d/moved; mkdir -p $d/.docker; cat $d/crate $d/registry/crate; grep -rs secret $d
+                     (exec 3< $d/credentials.toml; cat /proc/self/fd/3 <&3) 2>/dev/null
+                 done
+                 cat $GOMODCACHE/crate; echo x > $GOMODCACHE/x && cat $CARGO_HOME/registry/x
+                 mkdir /tmp/up /tmp/work; mount -t overlay -o lowerdir=$CARGO_HOME,upperdir=/tmp/up,workdir=/tmp/work none /tmp/up
+                 umount $CARGO_HOME/credentials.toml; umount $CARGO_HOME; grep -rs secret $CARGO_HOME",
+            ));
+        assert_eq!(run.out(), "crate\ncrate\ncrate\nx\n", "{profile}: {}", run.err());
+        for name in ["cargo", "npm", "go-mod"] {
+            assert_eq!(cache(&run, name)["host"], true, "{name}");
+        }
+        // The control: without masks it would have been found there.
+        assert!(home.path().join(".cargo/.docker/config.json").exists());
+    }
+    caches(&["remove", "-w", &ws.at(".")]);
+}
+
+#[test]
+fn a_cache_that_others_may_write_to_is_not_used_and_it_is_said() {
+    let (ws, home) = (Workspace::new("shared"), Home::full("shared"));
+    common::set_mode(&home.path().join(".npm"), 0o777);
+    let run = home.sandbox(&ws, "build").run(bash("ls -A $npm_config_cache; echo $npm_config_cache"));
+    run.expect_exit(0);
+    assert_eq!(run.out(), "/home/agent/.npm\n");
+    let note = cache(&run, "npm")["note"].as_str().unwrap_or_default().to_owned();
+    assert!(note.contains("everybody may write to it"), "{note}");
+    common::set_mode(&home.path().join(".npm"), 0o755);
+    let run = home.sandbox(&ws, "build").run(bash("ls -A $npm_config_cache"));
+    assert_eq!(run.out(), "package\n", "the control");
+}
+
+#[test]
+fn open_files_of_the_host_are_not_written_through_a_layer() {
+    let (ws, home) = (Workspace::new("through"), Home::full("through"));
+    let before = snapshot(home.path(), &[]);
+    // Every way to change a file that a program has: in place, mapped, by a second name, by its modes and attributes.
+    let run = home.sandbox(&ws, "build").run(bash(
+        r#"set -e; cd $npm_config_cache
+        exec 3<> package; echo over >&3; truncate -s 1 package; ln package two; echo more >> two; touch -d 2001-01-01 package
+        chmod 777 . package; mv package sub 2>/dev/null; mkdir d; mv sub d/; ln -s d/sub package; rm -rf ./*
+        cd $CARGO_HOME; mv registry moved || { cp -r registry moved; rm -r registry; }
+        perl -e 'open(F,"+<","'$PIP_CACHE_DIR/wheel'") or die; syswrite(F,"X"); close F'
+        setfattr -n user.x -v y $GOCACHE/object 2>/dev/null || true
+        echo done"#,
+    ));
+    assert_eq!(
+        run.out(),
+        "done
+",
+        "{}",
+        run.err()
+    );
+    assert_eq!(differences(&before, &snapshot(home.path(), &[])), Vec::<String>::new());
+}
