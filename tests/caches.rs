@@ -360,24 +360,44 @@ fn a_cache_of_another_owner_than_the_workspaces() {
     caches(&["remove", "-w", &ws.at(".")]);
 }
 
-/// Crates that a build can be made of without a network: the caller's own, if there is one.
-fn cached_crate() -> Option<PathBuf> {
+/// A cargo home of the test's own with a crate that a build can be made of without a network: from the caller's, if it
+/// has one.
+fn cached_crate(place: &Workspace) -> Option<(PathBuf, String)> {
     let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
     let home = home.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cargo")))?;
-    let mut indexes = std::fs::read_dir(home.join("registry/cache")).ok()?.flatten();
-    indexes.any(|i| i.path().join("cfg-if-1.0.4.crate").exists()).then_some(home)
+    let registry = home.join("registry");
+    let is = |name: &str| name.starts_with("cfg-if-1.") && name.ends_with(".crate");
+    for cache in std::fs::read_dir(registry.join("cache")).ok()?.flatten() {
+        let index = cache.file_name().into_string().ok()?;
+        let crates = std::fs::read_dir(cache.path()).ok()?.flatten();
+        let Some(found) = crates.filter_map(|c| c.file_name().into_string().ok()).find(|n| is(n)) else {
+            continue;
+        };
+        for file in [
+            format!("index/{index}/config.json"),
+            format!("index/{index}/.cache/cf/g-/cfg-if"),
+            format!("cache/{index}/{found}"),
+        ] {
+            place.file(&format!("cargo/registry/{file}"), std::fs::read(registry.join(&file)).ok()?);
+        }
+        let version = found.trim_start_matches("cfg-if-").trim_end_matches(".crate").to_owned();
+        return Some((place.path().join("cargo"), version));
+    }
+    None
 }
 
 #[test]
 fn cargo_builds_from_the_hosts_registry() {
-    let Some(cargo_home) = cached_crate() else {
-        skip("no cargo home with cfg-if 1.0.4 in its registry");
+    let (ws, place) = (Workspace::new("cargo"), Workspace::new("cargo-home"));
+    let Some((cargo_home, version)) = cached_crate(&place) else {
+        skip("no cargo home with cfg-if 1 in its registry");
         return;
     };
-    let ws = Workspace::new("cargo");
-    ws.file("Cargo.toml", "[package]\nname = \"a\"\nversion = \"0.1.0\"\nedition = \"2021\"\n[dependencies]\ncfg-if = \"=1.0.4\"\n");
+    let before = snapshot(&cargo_home, &[]);
+    let package = "[package]\nname = \"a\"\nversion = \"0.1.0\"\nedition = \"2021\"\n[dependencies]";
+    ws.file("Cargo.toml", format!("{package}\ncfg-if = \"={version}\"\n"));
     ws.file("src/main.rs", "cfg_if::cfg_if! { if #[cfg(unix)] { fn main() { println!(\"built\") } } }\n");
-    let script = "set -e; rm -rf $CARGO_HOME/registry/src; cargo run -q --offline; ls $CARGO_HOME/registry/src/*/ | grep -c cfg-if";
+    let script = "set -e; cargo run -q --offline; ls $CARGO_HOME/registry/src/*/ | grep -c cfg-if";
     // The rest of the toolchain is where the caller's home is.
     let home = std::env::var_os("HOME").unwrap_or_default();
     let build = |profile: &str| {
@@ -387,6 +407,7 @@ fn cargo_builds_from_the_hosts_registry() {
     let run = build("build");
     run.expect_exit(0);
     assert_eq!(run.out(), "built\n1\n");
+    assert_eq!(differences(&before, &snapshot(&cargo_home, &[])), Vec::<String>::new());
     assert!(build("offline").err().contains("Read-only file system"), "the control: what `offline` refuses");
 }
 
