@@ -596,7 +596,7 @@ fn caches_layered(c: &Containment) -> Option<bool> {
     let layered = |layer| matches!(layer, CacheLayer::Kept | CacheLayer::Throwaway);
     for cache in c.caches.iter().filter(|c| layered(c.layer)) {
         let path = cache.at.as_path().join(".stockade-canary");
-        let held = rustix::fs::statfs(cache.at.as_path()).is_ok_and(|s| i64::from(s.f_type) == OVERLAY)
+        let held = rustix::fs::statfs(cache.at.as_path()).is_ok_and(|s| s.f_type == OVERLAY)
             && create_at(&path).is_ok()
             && rustix::fs::unlink(&path).is_ok();
         any = Some(any.unwrap_or(true) && held);

@@ -369,7 +369,7 @@ mod tests {
         let all = holds(&path, &open()).unwrap();
         assert!(all >= 20 * 1000, "{all}");
         let closed = tmp.path().join("d0/e");
-        std::fs::set_permissions(&closed, std::fs::Permissions::from_mode(0)).unwrap();
+        std::fs::set_permissions(&closed, std::fs::Permissions::from_mode(0o000)).unwrap();
         assert_eq!(holds(&path, &open()).unwrap(), all);
         std::fs::create_dir_all(tmp.path().join(vec!["d"; DEPTH_MAX].join("/"))).unwrap();
         assert_eq!(holds(&path, &open()).unwrap(), u64::MAX, "too deep to be counted");
