@@ -100,6 +100,10 @@ pub struct Added {
     /// Set a variable, or pass on the caller's
     #[arg(long, value_name = "NAME[=VALUE]")]
     pub env: Vec<OsString>,
+    /// Grant by intent: browser, ssh-agent, git-credentials, gpu, x11 or wayland. Each opens something that is closed
+    /// otherwise, and the result says which
+    #[arg(long, value_name = "WHAT")]
+    pub grant: Vec<OsString>,
 }
 
 /// How the command runs.

@@ -115,6 +115,7 @@ pub fn plan(
     let mut paths =
         probe::gather(policy, request, caller.home.as_ref(), state).map_err(|e| fault::gather(&e))?;
     paths.layers = layers;
+    paths.intents = probe::intents(policy, request, caller.home.as_ref(), facts.mode);
     plan::resolve(policy, request, facts, &paths).map_err(|e| fault::plan(&e))
 }
 
@@ -386,11 +387,16 @@ fn lines(report: &Report, about: &About, quiet: bool) -> String {
         if !about.own_network {
             missing.push("network (the host's is shared)");
         }
-        let _ = writeln!(
-            out,
-            "stockade: reduced assurance: without {} (`stockade doctor` says what would help)",
-            list(missing)
-        );
+        if !missing.is_empty() {
+            let _ = writeln!(
+                out,
+                "stockade: reduced assurance: without {} (`stockade doctor` says what would help)",
+                list(missing)
+            );
+        }
+        for granted in &about.granted {
+            let _ = writeln!(out, "stockade: reduced assurance: granted {}: {}", granted.name, granted.opens);
+        }
     }
     out
 }

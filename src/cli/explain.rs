@@ -2,6 +2,7 @@
 //! it was made from): nothing is derived a second time.
 
 use super::render::{list, safe};
+use super::result::Granted;
 use crate::base::{Digest, Gap, Need, Protection};
 use crate::plan::{CacheLayer, CachePlan, FsOp, HostFacts, Mode, Plan, PlanError, SourceIx};
 use crate::policy::{Origin, OutputAction, Policy, Posture};
@@ -30,6 +31,8 @@ pub struct Explanation<'a> {
     throwaway: Vec<Seen>,
     /// Package caches.
     caches: Vec<Cached<'a>>,
+    /// What is granted by intent, and what that opens.
+    granted: Vec<Granted>,
     /// Private and gone afterwards.
     private: Vec<String>,
     /// Made for the executor, read-only.
@@ -88,16 +91,7 @@ struct Cannot<'a> {
 
 /// A number of bytes as people write it.
 pub fn size(bytes: u64) -> String {
-    let exact = crate::base::ByteSize(bytes).to_string();
-    if exact.bytes().any(|b| b.is_ascii_alphabetic()) || bytes < 1024 {
-        return exact;
-    }
-    let (unit, name) = [(1u64 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB")]
-        .into_iter()
-        .find(|(u, _)| bytes >= *u)
-        .unwrap_or((1 << 10, "KiB"));
-    let tenths = (u128::from(bytes) * 10 + u128::from(unit) / 2) / u128::from(unit);
-    format!("{}.{}{name}", tenths / 10, tenths % 10)
+    crate::base::ByteSize(bytes).rounded()
 }
 
 fn limits(plan: &Plan) -> Vec<(&'static str, String)> {
@@ -144,6 +138,10 @@ fn grants(policy: &Policy) -> Vec<String> {
     if !g.env.is_empty() {
         out.push(format!("--env {}", list(&g.env)));
     }
+    if !g.intents.is_empty() {
+        let names: Vec<&str> = g.intents.iter().map(|i| i.name()).collect();
+        out.push(format!("--grant {}", list(&names)));
+    }
     for (given, flag) in [(g.tmpfs, "--tmpfs"), (g.root, "--root"), (g.workspace, "-w")] {
         if given {
             out.push(flag.to_owned());
@@ -171,6 +169,7 @@ impl<'a> Explanation<'a> {
             writable: Vec::new(),
             throwaway: Vec::new(),
             caches: caches(plan),
+            granted: c.intents.iter().map(|i| Granted { name: i.name(), opens: i.opens() }).collect(),
             private: Vec::new(),
             made: Vec::new(),
             hidden: Vec::new(),
@@ -272,6 +271,13 @@ impl<'a> Explanation<'a> {
             if let Some(note) = &cache.plan.note {
                 page.line("", note);
             }
+        }
+
+        if !self.granted.is_empty() {
+            page.head("Granted by intent");
+        }
+        for granted in &self.granted {
+            page.line(granted.name, granted.opens);
         }
 
         page.head("What it is");

@@ -29,6 +29,17 @@ pub struct About {
     pub captured: bool,
     /// Package caches.
     pub caches: Vec<CachePlan>,
+    /// What was granted by intent.
+    pub granted: Vec<Granted>,
+}
+
+/// Something granted by intent.
+#[derive(Debug, Clone, Serialize, JsonSchema)]
+pub struct Granted {
+    /// Its name.
+    pub name: &'static str,
+    /// What it opened.
+    pub opens: &'static str,
 }
 
 impl About {
@@ -44,6 +55,7 @@ impl About {
         self.policy_digest = Some(c.policy_digest);
         self.own_network = c.own_network;
         self.caches.clone_from(&c.caches);
+        self.granted = c.intents.iter().map(|i| Granted { name: i.name(), opens: i.opens() }).collect();
     }
 }
 
@@ -62,7 +74,7 @@ pub struct Profile {
 pub enum Assurance {
     /// It was.
     Full,
-    /// A preferred protection was missing, or the host's network was shared.
+    /// A preferred protection was missing, the host's network was shared, or something was granted by intent.
     Reduced,
 }
 
@@ -244,6 +256,8 @@ pub struct Document<'a> {
     profile: Option<&'a Profile>,
     /// Package caches: where they are, and what becomes of what the command wrote to them.
     caches: &'a [CachePlan],
+    /// What the profile or the caller granted by intent: each is something that the sandbox closes otherwise.
+    granted: &'a [Granted],
     /// What could not be cleaned up.
     leftovers: &'a [String],
 }
@@ -274,6 +288,7 @@ impl<'a> Document<'a> {
             command_digest: report.command_digest,
             profile: about.profile.as_ref(),
             caches: &about.caches,
+            granted: &about.granted,
             leftovers: &report.leftovers,
         }
     }
@@ -281,7 +296,7 @@ impl<'a> Document<'a> {
 
 /// Whether everything that was asked for was in force.
 pub fn assurance(report: &Report, about: &About) -> Assurance {
-    if enforce::reduced(&report.enforcement, about.own_network) {
+    if enforce::reduced(&report.enforcement, about.own_network) || !about.granted.is_empty() {
         Assurance::Reduced
     } else {
         Assurance::Full
@@ -364,6 +379,7 @@ mod tests {
         r.leftovers = vec!["a".into()];
         let origin = Origin::File(HostPath::new("/p.toml").unwrap());
         let about = About {
+            granted: vec![Granted { name: "gpu", opens: "devices" }],
             profile: Some(Profile { name: "p".into(), origin }),
             policy_digest: Some(Digest::of(b"a")),
             own_network: true,

@@ -59,6 +59,9 @@ pub struct ProfileDoc {
     /// The limits.
     #[serde(default)]
     pub limits: LimitsDoc,
+    /// What every command is granted by intent.
+    #[serde(default)]
+    pub intents: IntentsDoc,
     /// What the caller's own flags may add.
     #[serde(default)]
     pub grants: GrantsDoc,
@@ -259,6 +262,16 @@ pub struct LimitsDoc {
     pub disk: Option<OrNone<ByteSize>>,
 }
 
+/// `[intents]`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, schemars::JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct IntentsDoc {
+    /// What every command is granted: `browser`, `ssh-agent`, `git-credentials`, `gpu`, `x11`, `wayland`.
+    #[serde(rename = "use")]
+    #[schemars(length(max = LIST_ENTRIES_MAX))]
+    pub given: Option<Vec<String>>,
+}
+
 /// `[grants]`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -272,6 +285,9 @@ pub struct GrantsDoc {
     /// Names, or `PREFIX*`, that `--env` may pass or set.
     #[schemars(length(max = LIST_ENTRIES_MAX))]
     pub env: Option<Vec<String>>,
+    /// What `--grant` may give.
+    #[schemars(length(max = LIST_ENTRIES_MAX))]
+    pub intents: Option<Vec<String>>,
     /// Whether `--tmpfs` is permitted.
     pub tmpfs: Option<bool>,
     /// Whether `--root` is permitted.

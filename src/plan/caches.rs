@@ -101,7 +101,7 @@ impl Table {
     }
 
     /// Notes that the source belongs to whoever it belongs to, which need not be the workspace's owner.
-    fn owned(&mut self, index: SourceIx) {
+    pub(super) fn owned(&mut self, index: SourceIx) {
         if let Some(source) = self.sources.get_mut(index.0 as usize) {
             source.owner = Some((source.fact.uid, source.fact.gid));
         }

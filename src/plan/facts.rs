@@ -253,6 +253,33 @@ pub enum CachePlace {
     },
 }
 
+/// A thing on the host behind a grant by intent.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct IntentSource {
+    /// Where it lies.
+    pub path: HostPath,
+    /// Its identity.
+    pub fact: PathFact,
+    /// Its name inside, below a directory that depends on the intent.
+    pub name: String,
+}
+
+/// What is behind a grant by intent.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case", tag = "is")]
+pub enum IntentFact {
+    /// It can be granted.
+    There {
+        /// What is mounted; nothing where the intent is about system calls.
+        sources: Vec<IntentSource>,
+    },
+    /// There is nothing to grant.
+    Missing {
+        /// In words for an operator.
+        why: String,
+    },
+}
+
 /// The kept layer of a cache: locked for this run, or why it is not to be had. A view that runs nothing locks nothing.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case", tag = "is")]
@@ -288,6 +315,8 @@ pub struct PathFacts {
     pub caches: BTreeMap<&'static str, CachePlace>,
     /// Their kept layers.
     pub layers: BTreeMap<&'static str, LayerFact>,
+    /// What is behind the grants by intent that are in effect.
+    pub intents: BTreeMap<crate::policy::Intent, IntentFact>,
     /// Those that are not shown.
     pub left_out: Vec<LeftOut>,
     /// The caller's home, when it has one.

@@ -5,10 +5,12 @@
 
 mod caches;
 pub mod facts;
+mod intents;
 pub mod request;
 pub mod resolve;
 pub mod seccomp;
 pub mod types;
+pub mod view;
 
 pub use facts::*;
 pub use request::*;

@@ -1,15 +1,15 @@
 //! The one function that makes a [`Plan`]. Pure: policy × request × facts → plan, or the reason why not.
 
-use super::caches;
 use super::facts::{
     CachePlace, HostFacts, Kind, LayerFact, Mode, PathFact, PathFacts, SystemEntry, WorkspaceFact,
 };
 use super::request::Request;
 use super::seccomp;
 use super::types::*;
+use super::{caches, intents, view};
 use crate::base::{ByteSize, Digest, Gap, HostPath, Need, OsBytes, Protection, RelPath, SandboxPath};
 use crate::policy::{
-    Access, InsideUser, MEMORY_MIN, MountEntry, Policy, Posture, ProtectMissing, tmpfs_size,
+    Access, InsideUser, Intent, MEMORY_MIN, MountEntry, Policy, Posture, ProtectMissing, tmpfs_size,
 };
 use std::collections::BTreeMap;
 use std::os::unix::ffi::OsStrExt;
@@ -83,6 +83,14 @@ pub enum PlanError {
         /// The key below `grants`.
         key: &'static str,
     },
+    /// There is nothing behind a grant.
+    #[error("`{}` cannot be granted: {why}", intent.name())]
+    NothingToGrant {
+        /// Which.
+        intent: Intent,
+        /// Why.
+        why: String,
+    },
     /// The home or an ancestor of it as a workspace that nobody named.
     #[error("the current directory {0} would become the workspace, and it holds a whole home or more")]
     ImplicitWorkspace(HostPath),
@@ -120,6 +128,7 @@ impl PlanError {
             Self::Source { .. } => "source_unreachable",
             Self::SourceKind { .. } => "source_type",
             Self::NotGranted { .. } => "not_granted",
+            Self::NothingToGrant { .. } => "nothing_to_grant",
             Self::ImplicitWorkspace(_) => "workspace_implicit",
             Self::RootWorkspace => "workspace_root",
             Self::ProtectedLink(_) => "protected_link",
@@ -163,6 +172,9 @@ impl PlanError {
                 "sources are opened with your own rights; choose one that you may read".to_owned()
             }
             Self::NotGranted { .. } => "use a profile whose [grants] allow it".to_owned(),
+            Self::NothingToGrant { intent, .. } => {
+                format!("start what is missing, or leave `{}` out", intent.name())
+            }
             Self::ImplicitWorkspace(_) => {
                 "change into a project directory, or name the directory with -w if you mean it".to_owned()
             }
@@ -221,8 +233,24 @@ pub fn resolve(
     table.extra_mounts(policy, request, paths)?;
     let workspace_at = table.workspace(policy, request, paths)?;
     let caches = table.caches(policy, paths, layered, workspace_at.as_ref())?;
+    let granted = intents::granted(policy, request)?;
+    table.intents(&granted, paths)?;
     table.mask_state_dir(paths)?;
     table.other_names_of_scratch(paths)?;
+    let of = view::Of {
+        policy,
+        limits: &limits,
+        gaps: &gaps,
+        ops: table.ops.values().collect(),
+        caches: &caches,
+        intents: &granted,
+        workspace: workspace_at.as_ref(),
+        home: home(user),
+    };
+    let files = view::files(&of).map_err(|e| PlanError::Encoding(e.to_string()))?;
+    for (path, content) in files {
+        table.put(FsOp::File { at: at(path), content })?;
+    }
     let (sources, fs, watch) = table.finish()?;
 
     let owner = paths.workspace.as_ref().map(|w| &w.root);
@@ -231,6 +259,7 @@ pub fn resolve(
         sets: &policy.seccomp.sets,
         allow: &policy.seccomp.allow,
         network: if deny_tcp { seccomp::SocketRule::None } else { seccomp::SocketRule::Inet },
+        browser: granted.contains(&Intent::Browser),
     };
     let program = seccomp::compile(&seccomp_request)?;
     let containment = Containment {
@@ -248,10 +277,12 @@ pub fn resolve(
         fs,
         watch,
         caches,
+        intents: granted,
         seccomp: SeccompPlan {
             sets: policy.seccomp.sets.clone(),
             allow: policy.seccomp.allow.clone(),
             sockets: seccomp_request.network,
+            browser: seccomp_request.browser,
             digest: digest_program(&program),
             program,
         },
@@ -518,8 +549,16 @@ impl Table {
             recursive: fact.kind == Kind::Dir,
             idmap,
             owner: None,
+            device: false,
         });
         SourceIx((self.sources.len() - 1) as u32)
+    }
+
+    /// Notes that the source is a device node that has to work.
+    pub(super) fn device(&mut self, index: SourceIx) {
+        if let Some(source) = self.sources.get_mut(index.0 as usize) {
+            source.device = true;
+        }
     }
 
     /// A tree of the host's own: everybody's files stay what they are.
@@ -916,7 +955,7 @@ fn missing_protected(policy: &Policy, fact: &WorkspaceFact) -> Vec<RelPath> {
 
 pub(super) fn check_target(target: &SandboxPath) -> Result<(), PlanError> {
     let first = target.as_path().iter().nth(1).map(OsStrExt::as_bytes);
-    let reserved = [&b"proc"[..], b"dev", b"sys"];
+    let reserved = [&b"proc"[..], b"dev", b"sys", b".stockade"];
     if first.is_none_or(|name| reserved.contains(&name)) {
         return Err(PlanError::ReservedTarget(target.clone()));
     }
@@ -1024,6 +1063,11 @@ fn command(
             env.entry(name.into()).or_insert(value.into());
         }
     }
+    // By intent, and so not by whatever a variable was before.
+    for (name, value) in intents::variables(&containment.intents, paths, request, &env)? {
+        env.insert(name.into(), value);
+    }
+    env.insert(view::VARIABLE.into(), view::TEXT.into());
     if env.iter().any(|(n, v)| n.as_bytes().contains(&0) || v.as_bytes().contains(&0)) {
         return Err(PlanError::Nul("an environment variable"));
     }

@@ -27,6 +27,9 @@ pub struct SourceRef {
     /// With `idmap`: the owner, when it is another than the workspace's.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub owner: Option<(u32, u32)>,
+    /// A device node that works inside.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub device: bool,
 }
 
 /// One operation on the new root; applied in order, the order is part of the digest.
@@ -199,6 +202,9 @@ pub struct SeccompPlan {
     pub allow: Vec<String>,
     /// Which sockets may be made.
     pub sockets: seccomp::SocketRule,
+    /// Whether a browser's own sandbox may be built.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub browser: bool,
     /// Digest of the instructions.
     pub digest: Digest,
     /// The instructions.
@@ -212,7 +218,12 @@ impl SeccompPlan {
     /// # Errors
     /// None for a plan that was made: its program came from the same names.
     pub fn summary(&self) -> Result<seccomp::Summary, seccomp::Error> {
-        seccomp::summary(&seccomp::Request { sets: &self.sets, allow: &self.allow, network: self.sockets })
+        seccomp::summary(&seccomp::Request {
+            sets: &self.sets,
+            allow: &self.allow,
+            network: self.sockets,
+            browser: self.browser,
+        })
     }
 }
 
@@ -326,6 +337,9 @@ pub struct Containment {
     /// Package caches.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub caches: Vec<CachePlan>,
+    /// What is granted by intent.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub intents: Vec<crate::policy::Intent>,
     /// Landlock.
     pub landlock: LandlockPlan,
     /// seccomp.

@@ -2,6 +2,7 @@
 //! also the loader's: each widening becomes one line here, and there is no line without one.
 
 use super::calls::Calls;
+use super::intents::Intent;
 use super::order::{Part, Widening, word};
 use super::types::{Access, MountEntry, Policy};
 use crate::base::SandboxPath;
@@ -50,6 +51,7 @@ impl Group {
         match key.split('.').next().unwrap_or_default() {
             "root" | "workspace" | "mounts" | "caches" => Self::Paths,
             "seccomp" => Self::SystemCalls,
+            "intents" => Self::Capabilities,
             "env" => Self::Environment,
             "limits" => Self::Limits,
             "network" => Self::Network,
@@ -247,6 +249,8 @@ impl Words<'_> {
             (_, "grants.ro" | "grants.rw") => {
                 format!("--{} from `{}`", key.trim_start_matches("grants."), widening.asked)
             }
+            (_, "intents.use") => format!("`{}`: {}", widening.asked, opens(&widening.asked)),
+            (_, "grants.intents") => format!("--grant `{}`: {}", widening.asked, opens(&widening.asked)),
             (_, "grants.env") => format!("--env `{}`", shown(&widening.asked)),
             _ => {
                 let (before, after) = match self.direction {
@@ -331,6 +335,10 @@ fn described(entry: &MountEntry) -> String {
         }
         MountEntry::Mask { target, .. } => made("a mask", target),
     }
+}
+
+fn opens(intent: &str) -> &'static str {
+    intent.parse().map_or("", Intent::opens)
 }
 
 fn shown(text: &str) -> String {

@@ -101,10 +101,12 @@ pub(super) fn blank() -> Policy {
             scratch_inodes: 1024,
             disk: None,
         },
+        intents: Vec::new(),
         grants: Grants {
             ro: Vec::new(),
             rw: Vec::new(),
             env: Vec::new(),
+            intents: Vec::new(),
             tmpfs: false,
             root: false,
             workspace: false,
@@ -180,9 +182,11 @@ pub(super) fn apply(mut policy: Policy, input: &Input<'_>, mode: Mode) -> Result
     limits(&mut policy.limits, &doc.limits, mode);
     check::limits(&policy.limits).map_err(|(key, f)| input.fail(key, f))?;
 
+    named(&mut policy.intents, doc.intents.given.as_ref(), "intents.use", input)?;
     hosts(&mut policy.grants.ro, doc.grants.ro.as_ref(), "grants.ro", input)?;
     hosts(&mut policy.grants.rw, doc.grants.rw.as_ref(), "grants.rw", input)?;
     words(&mut policy.grants.env, doc.grants.env.as_ref(), "grants.env", input, check::env_pattern)?;
+    named(&mut policy.grants.intents, doc.grants.intents.as_ref(), "grants.intents", input)?;
     set(&mut policy.grants.tmpfs, doc.grants.tmpfs);
     set(&mut policy.grants.root, doc.grants.root);
     set(&mut policy.grants.workspace, doc.grants.workspace);

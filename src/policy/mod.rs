@@ -13,6 +13,7 @@ mod diff;
 mod draft;
 mod embedded;
 mod error;
+mod intents;
 pub mod lint;
 mod load;
 mod merge;
@@ -33,6 +34,7 @@ pub use embedded::{
     embedded, embedded_names, is_profile_name, search_path,
 };
 pub use error::{Fault, LibraryError, Place, PolicyError};
+pub use intents::Intent;
 pub use load::{Candidate, EmbeddedOnly, Library, load};
 pub use order::{Part, Widening};
 pub use resolved::{RESOLVED_BYTES_MAX, ResolvedError, resolved};

@@ -3,6 +3,7 @@
 //!
 //! `name`, `summary`, `origins`, the inside user and the host name carry no authority and are not compared.
 
+use super::intents::Intent;
 use super::types::{MountEntry, OutputAction, Policy, ProtectMissing};
 use crate::base::{MemorySize, Need, OsBytes, Protection, RelPath, SandboxPath};
 use std::fmt::Display;
@@ -144,6 +145,7 @@ fn widenings(asked: &Policy, base: &Policy) -> Vec<Widening> {
         network,
         seccomp,
         limits,
+        intents,
         grants,
     } = asked;
 
@@ -220,10 +222,14 @@ fn widenings(asked: &Policy, base: &Policy) -> Vec<Widening> {
     found.at_most("limits.scratch_inodes", Some(&l.scratch_inodes), Some(&b.scratch_inodes));
     found.at_most("limits.disk", l.disk.as_ref(), b.disk.as_ref());
 
+    let name = |intent: &Intent| intent.name().to_owned();
+    found.subset("intents.use", intents, &base.intents, |b, a| a == b, name);
+
     let (g, b) = (grants, &base.grants);
     found.subset("grants.ro", &g.ro, &b.ro, |b, a| a.is_within(b), ToString::to_string);
     found.subset("grants.rw", &g.rw, &b.rw, |b, a| a.is_within(b), ToString::to_string);
     found.subset("grants.env", &g.env, &b.env, |b, a| env_covers(b, a), Clone::clone);
+    found.subset("grants.intents", &g.intents, &b.intents, |b, a| a == b, name);
     found.flag("grants.tmpfs", g.tmpfs, b.tmpfs);
     found.flag("grants.root", g.root, b.root);
     found.flag("grants.workspace", g.workspace, b.workspace);

@@ -67,6 +67,8 @@ pub fn resolved(bytes: &[u8], origin: Origin) -> Result<Policy, ResolvedError> {
         policy.grants.ro.len(),
         policy.grants.rw.len(),
         policy.grants.env.len(),
+        policy.grants.intents.len(),
+        policy.intents.len(),
     ];
     if lists.into_iter().any(|entries| entries > MERGED_ENTRIES_MAX) {
         return Err(ResolvedError::TooMany);

@@ -96,6 +96,7 @@ fn a_project_cannot_widen() {
         ("[seccomp]\nsets = [\"...\", \"admin\"]", "seccomp.sets"),
         ("[env]\npass = [\"AWS_PROFILE\"]", "env.pass"),
         ("[caches]\nuse = [\"npm\"]", "caches.use"),
+        ("[intents]\nuse = [\"browser\"]", "intents.use"),
         ("[caches]\nlayer = \"kept\"", "caches.layer"),
         ("[caches]\nsize = \"2GiB\"", "caches.size"),
         ("[require]\nmounts = \"prefer\"", "require.mounts"),
@@ -294,6 +295,8 @@ fn kinds() -> Vec<BoxedStrategy<String>> {
         list("seccomp.allow", &["...", "ptrace", "bpf"]),
         list("grants.ro", &["/", "/usr", "/srv/data"]),
         list("grants.rw", &["/srv", "/srv/data"]),
+        list("intents.use", &["browser", "gpu"]),
+        list("grants.intents", &["browser", "gpu", "x11"]),
         list("grants.env", &["*", "FOO", "FOO_*", "FOO_BAR"]),
         prop::collection::btree_map(
             prop::sample::select(vec!["/m", "/m/a", "/n"]),
@@ -386,6 +389,12 @@ pub(super) fn authority(p: &Policy) -> BTreeSet<String> {
     say(p.caches.layer == CacheLayer::Kept, "leave something to the next run".to_owned());
     for n in [1u64 << 20, 1 << 30, 1 << 40] {
         say(n <= p.caches.size.0, format!("leave {n}"));
+    }
+    for intent in &p.intents {
+        say(true, format!("have {}", intent.name()));
+    }
+    for intent in &p.grants.intents {
+        say(true, format!("be granted {}", intent.name()));
     }
     for name in &p.seccomp.sets {
         say(true, format!("use {name}"));

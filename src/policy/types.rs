@@ -2,6 +2,7 @@
 //! [`super::resolved()`]) to be compared and for nothing else.
 
 use super::caches::Tool;
+use super::intents::Intent;
 use crate::base::{
     ByteSize, CpuShare, Digest, HostPath, MemorySize, Millis, Need, OsBytes, Protection, RelPath, SandboxPath,
 };
@@ -240,6 +241,8 @@ pub struct Grants {
     pub rw: Vec<HostPath>,
     /// Names (or `PREFIX*`) that `--env` may pass or set.
     pub env: Vec<String>,
+    /// What `--grant` may give.
+    pub intents: Vec<Intent>,
     /// Whether `--tmpfs` is permitted.
     pub tmpfs: bool,
     /// Whether `--root` is permitted.
@@ -283,6 +286,8 @@ pub struct Policy {
     pub seccomp: SeccompPolicy,
     /// The limits.
     pub limits: Limits,
+    /// What every command is granted by intent.
+    pub intents: Vec<Intent>,
     /// What the caller may add.
     pub grants: Grants,
 }

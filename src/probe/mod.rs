@@ -8,6 +8,7 @@ mod cgroups;
 pub mod doctor;
 mod git;
 pub mod host;
+mod intents;
 pub mod paths;
 mod proc;
 mod remedy;
@@ -19,6 +20,7 @@ mod workspace;
 
 pub use cache::{Store, StoreError};
 pub use host::ProbeError;
+pub use intents::intents;
 pub use paths::{GatherError, gather, look_up};
 pub use remedy::apparmor_profile;
 

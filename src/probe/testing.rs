@@ -26,6 +26,7 @@ pub(super) fn tree(names: &[&str]) -> tempfile::TempDir {
 
 pub(super) fn request(workspace: Option<&HostPath>) -> Request {
     Request {
+        grants: Vec::new(),
         argv: vec!["true".into()],
         workspace: workspace.cloned(),
         workspace_explicit: true,
@@ -78,7 +79,9 @@ pub(super) fn policy() -> Policy {
             scratch_inodes: 100,
             disk: None,
         },
+        intents: Vec::new(),
         grants: Grants {
+            intents: Vec::new(),
             ro: Vec::new(),
             rw: Vec::new(),
             env: Vec::new(),

@@ -337,7 +337,7 @@ fn run(shared: &Shared<'_>, host: &HostView, controls: &Controls, seen: &mut See
     seen.note(Canary::Keyring, controls.keyring_fresh);
     seen.note(Canary::CapabilitySets, Some(capability_sets()));
     if !c.gaps.contains_key(&Protection::Seccomp) {
-        seen.note(Canary::FilterAnswers, Some(filter_answers(controls)));
+        seen.note(Canary::FilterAnswers, Some(filter_answers(controls, c.seccomp.browser)));
         seen.note(Canary::ForeignAbi, foreign_abi());
     }
     if c.landlock.abi > 0 {
@@ -486,15 +486,17 @@ fn capability_sets() -> bool {
     caps::none_held() && bounding_empty && ambient_empty && bits && no_new_privs
 }
 
-fn filter_answers(controls: &Controls) -> bool {
+fn filter_answers(controls: &Controls, browser: bool) -> bool {
     use sys::seccomp::try_call;
     let answer = |nr: i64, args: [u32; 4]| try_call(nr, args).map_err(|e| e.raw_os_error().unwrap_or(0));
     let eperm = Err(libc::EPERM);
     let enosys = Err(libc::ENOSYS);
+    // A mount namespace of its own nobody is granted.
+    let namespaces = libc::CLONE_NEWUSER | if browser { libc::CLONE_NEWNS } else { 0 };
     // Controls: a call of the same kind that is allowed, and those that worked before the restriction.
     filter_mode()
         && answer(libc::SYS_getpid, [0; 4]).is_ok()
-        && answer(libc::SYS_unshare, [libc::CLONE_NEWUSER as u32, 0, 0, 0]) == eperm
+        && answer(libc::SYS_unshare, [namespaces as u32, 0, 0, 0]) == eperm
         && answer(libc::SYS_mount, [0; 4]) == eperm
         && answer(libc::SYS_ptrace, [u32::MAX, 0, 0, 0]) == eperm
         && controls.keyring_call_worked

@@ -42,6 +42,7 @@ pub(super) fn lint(linter: &mut Linter<'_>, policy: &Policy) {
     caches(linter, policy);
     network(linter, policy);
     calls(linter, policy);
+    intents(linter, policy);
     grants(linter, policy);
 }
 
@@ -104,6 +105,13 @@ fn caches(linter: &mut Linter<'_>, policy: &Policy) {
     if policy.env.heap_hints && policy.limits.memory.is_none() {
         let why = "`limits.memory` is \"none\", and there is nothing to tell";
         no_effect(linter, "env.heap_hints", "limits.memory", why);
+    }
+}
+
+fn intents(linter: &mut Linter<'_>, policy: &Policy) {
+    for intent in &policy.intents {
+        let spot = linter.entry("intents.use", intent.name().as_bytes());
+        linter.report(Code::Intents, spot, format!("`{}` opens {}", intent.name(), intent.opens()));
     }
 }
 

@@ -224,6 +224,7 @@ fn seeds() -> Vec<(Code, Severity, String)> {
         (Code::CostlyPattern, Warning, plain("[workspace]\nhide = [\"...\", §\"node_modules/*/.env\"]")),
         (Code::ProtectIncomplete, Warning, plain("[workspace]\n§protect = [\"deploy\"]")),
         (Code::HideIncomplete, Warning, plain("[workspace]\n§hide = []")),
+        (Code::Intents, Warning, plain("intents.use = [§\"browser\"]")),
         (Code::KeptCaches, Note, plain("[caches]\nuse = [\"npm\"]\n§layer = \"kept\"")),
         (
             Code::KeptCaches,
