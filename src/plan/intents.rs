@@ -33,7 +33,7 @@ fn place(intent: Intent, source: &IntentSource) -> Result<SandboxPath, PlanError
     Ok(SandboxPath::new(base).map_err(encoding)?.join(&rel))
 }
 
-fn sources<'p>(paths: &'p PathFacts, intent: Intent) -> Result<&'p [IntentSource], PlanError> {
+fn sources(paths: &PathFacts, intent: Intent) -> Result<&[IntentSource], PlanError> {
     match paths.intents.get(&intent) {
         Some(IntentFact::There { sources }) => Ok(sources),
         Some(IntentFact::Missing { why }) => Err(PlanError::NothingToGrant { intent, why: why.clone() }),
