@@ -154,3 +154,329 @@ fn links_are_judged_by_what_they_lead_to() {
     let raw = Sandbox::new(&ws).option("--ro").option(format!("{real}:/mnt/x")).raw(["true"]);
     assert_eq!(raw.code(), 0, "control: {}", raw.err());
 }
+
+/// A profile file beside a workspace that extends the default one.
+fn profile(tag: &str, text: &str) -> (Workspace, String) {
+    let other = Workspace::new(tag);
+    let path = other.file("p.toml", format!("version = 1\nname = \"p\"\nextends = \"offline\"\n{text}"));
+    (other, path)
+}
+
+/// Stockade's state is no source, neither as a whole nor in part, by whatever way; what holds it shows a mask.
+#[test]
+fn no_source_is_or_lies_in_the_state_directory() {
+    let ws = Workspace::new("state-source");
+    let outer = Workspace::new("state-outer");
+    let state = outer.at("state");
+    let with_state = |sandbox: Sandbox| sandbox.option("--state-dir").option(&state);
+    let first = with_state(Sandbox::new(&ws)).raw(["true"]);
+    assert_eq!(first.code(), 0, "{}", first.err());
+    let mut wrong = Vec::new();
+    let mut refused = |what: &str, sandbox: Sandbox| {
+        let raw = with_state(sandbox).raw(["true"]);
+        if raw.code() != 125 || !raw.err().contains("which no executor sees") {
+            wrong.push(format!("{what}: {} {}", raw.code(), raw.err()));
+        }
+    };
+    for part in ["", "/cache", "/live", "/ids"] {
+        let inside = format!("{state}{part}");
+        for flag in ["--ro", "--rw"] {
+            let bind = format!("{inside}:/mnt/x");
+            refused(&format!("{flag} {part}"), Sandbox::new(&ws).option(flag).option(bind));
+        }
+        refused(&format!("-w {part}"), Sandbox::bare().option("-w").option(&inside));
+        let link = ws.at(&format!("link{}", part.replace('/', "-")));
+        std::os::unix::fs::symlink(&inside, &link).unwrap();
+        refused(&format!("link {part}"), Sandbox::new(&ws).option("--ro").option(format!("{link}:/mnt/x")));
+        let (_keep, file) = profile("state-root", &format!("root.dir = \"{inside}\"\n"));
+        refused(&format!("root.dir {part}"), Sandbox::new(&ws).profile(&file));
+        for more in ["", "writable = true\n"] {
+            let mount =
+                format!("[[mounts]]\ntype = \"bind\"\nsource = \"{inside}\"\ntarget = \"/m\"\n{more}");
+            let (_keep, file) = profile("state-mount", &mount);
+            refused(&format!("bind {part} {more}"), Sandbox::new(&ws).profile(&file));
+        }
+        let mount = format!("[[mounts]]\ntype = \"overlay\"\nsource = \"{inside}\"\ntarget = \"/m\"\n");
+        let (_keep, file) = profile("state-overlay", &mount);
+        refused(&format!("overlay {part}"), Sandbox::new(&ws).profile(&file));
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+    let raw = with_state(Sandbox::new(&outer)).raw(sh("ls -A state; echo control"));
+    assert_eq!((raw.code(), raw.out().trim()), (0, "control"), "{}", raw.err());
+    // A directory of the table's own does not cover one that is there.
+    let (_keep, file) = profile("state-dir", &format!("[[mounts]]\ntype = \"dir\"\ntarget = \"{state}\"\n"));
+    let raw = with_state(Sandbox::new(&outer).profile(&file)).raw(sh("ls -A state; echo control"));
+    assert_eq!((raw.code(), raw.out().trim()), (0, "control"), "{}", raw.err());
+    // A toolchain there is left out.
+    let raw = with_state(Sandbox::new(&ws))
+        .env("JAVA_HOME", format!("{state}/cache"))
+        .raw(sh("echo \"[$JAVA_HOME]\""));
+    assert_eq!(raw.out().trim(), "[]", "{}", raw.err());
+}
+
+/// A bind mount gives another name to what no executor sees.
+#[test]
+fn another_name_by_a_mount_shows_no_more() {
+    let ws = Workspace::new("alias");
+    let outer = Workspace::new("alias-outer");
+    let (state, other) = (outer.at("below/state"), outer.dir("other"));
+    outer.dir("below");
+    outer.dir("plain");
+    for name in ["a", "p", "r"] {
+        outer.dir(&format!("other/{name}"));
+    }
+    let below = outer.at("below");
+    let script = format!(
+        "mount --bind '{below}' '{other}/a' && mount --bind /proc '{other}/p' && mount --rbind / '{other}/r' && exec \"$@\""
+    );
+    let run = |sandbox: Sandbox, argv: &[&str]| {
+        sandbox.option("--state-dir").option(&state).launcher(common::with_mounts(&script)).raw(argv)
+    };
+    let raw = run(Sandbox::new(&ws), &["true"]);
+    assert_eq!(raw.code(), 0, "{}", raw.err());
+    for source in ["a/state", "a/state/live", "p", "p/self", "r", "r/proc"] {
+        let bind = format!("{other}/{source}:/mnt/x");
+        let raw = run(Sandbox::new(&ws).option("--ro").option(&bind), &["true"]);
+        assert_eq!(raw.code(), 125, "{source}: {}", raw.err());
+    }
+    let raw = run(
+        Sandbox::new(&ws).option("--ro").option(format!("{other}:/mnt/x")),
+        &["sh", "-c", "ls -A /mnt/x/a/state /mnt/x/p /mnt/x/r | sort -u; ls -d /mnt/x/a"],
+    );
+    let shown: Vec<String> = raw.out().lines().filter(|l| !l.is_empty()).map(str::to_owned).collect();
+    let wanted = ["/mnt/x/a/state:", "/mnt/x/p:", "/mnt/x/r:", "/mnt/x/a"];
+    assert_eq!((raw.code(), &shown[..]), (0, &wanted.map(str::to_owned)[..]), "{}", raw.err());
+}
+
+/// The host's root, and a whole home, as the executor's root would show everything.
+#[test]
+fn the_hosts_root_is_no_root() {
+    let ws = Workspace::new("whole");
+    let link = ws.at("to-root");
+    std::os::unix::fs::symlink("/", &link).unwrap();
+    let home = common::home().canonicalize().unwrap();
+    let above = home.parent().unwrap();
+    for dir in [Path::new("/"), Path::new(&link), &home, above] {
+        let (_keep, file) = profile("whole", &format!("root.dir = \"{}\"\n", dir.display()));
+        let raw = Sandbox::new(&ws).env("HOME", &home).profile(&file).raw(["/bin/true"]);
+        assert_eq!(raw.code(), 125, "{}: {}", dir.display(), raw.err());
+        assert!(raw.err().contains("which no executor sees"), "{}: {}", dir.display(), raw.err());
+    }
+    for source in ["/", &link] {
+        for kind in ["bind", "overlay"] {
+            let mount = format!("[[mounts]]\ntype = \"{kind}\"\nsource = \"{source}\"\ntarget = \"/m\"\n");
+            let (_keep, file) = profile("whole-mount", &mount);
+            let raw = Sandbox::new(&ws).profile(&file).raw(["true"]);
+            assert_eq!(raw.code(), 125, "{kind} {source}: {}", raw.err());
+        }
+    }
+}
+
+/// What is hidden cannot be changed either: where a name is in both lists, it is hidden, and that is said.
+#[test]
+fn what_is_protected_and_hidden_is_hidden() {
+    let ws = Workspace::new("both");
+    ws.file(".git/config", "[core]\n");
+    ws.file(".git/hooks/pre-commit", "SECRET");
+    ws.file(".envrc", "SECRET");
+    let hide = "workspace.hide = [\"...\", \".git\", \".envrc\"]\nworkspace.protect = [\"...\", \".git\", \".envrc\"]\n";
+    let (_keep, file) = profile("both", hide);
+    let raw = Sandbox::new(&ws)
+        .profile(&file)
+        .raw(sh("ls -A .git; cat .envrc; mv .git gone; echo x > .git/config; echo y > .envrc; echo control"));
+    assert_eq!((raw.code(), raw.out().trim()), (0, "control"), "{}", raw.err());
+    assert_eq!(ws.read(".git/config").unwrap(), b"[core]\n");
+    let raw = Sandbox::new(&ws).profile(&file).option("--dry-run").raw(["true"]);
+    for name in [".git", ".envrc"] {
+        let said = raw.out().split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(said.contains(&format!("`{name}` is both protected and hidden")), "{said}");
+    }
+}
+
+/// A mask of what is not there is no fault of the run's, and is told.
+#[test]
+fn a_mask_of_nothing_masks_nothing() {
+    let ws = Workspace::new("mask-nothing");
+    ws.file("file", "x");
+    std::os::unix::fs::symlink("nowhere", ws.path().join("dangling")).unwrap();
+    ws.file("there", "SECRET");
+    let at = |name: &str| ws.at(name);
+    let targets = [
+        at("absent"),
+        at("absent/below"),
+        at("file/below"),
+        at("dangling"),
+        at("dangling/below"),
+        "/usr/absent/below".into(),
+        "/opt/absent".into(),
+        "/tmp/absent".into(),
+        at("there"),
+    ];
+    let mut text =
+        String::from("workspace.hide = [\"...\", \"none/x\", \"none/*.x\", \"dangling\", \"dangling/x\"]\n");
+    for target in &targets {
+        text.push_str(&format!("[[mounts]]\ntype = \"mask\"\ntarget = \"{target}\"\n"));
+    }
+    let (_keep, file) = profile("mask-nothing", &text);
+    let raw =
+        Sandbox::new(&ws).profile(&file).option("--verify").option("live").raw(sh("cat there; echo control"));
+    assert_eq!((raw.code(), raw.out().trim()), (0, "control"), "{}", raw.err());
+    let raw = Sandbox::new(&ws).profile(&file).option("--dry-run").raw(["true"]);
+    let said = raw.out().split_whitespace().collect::<Vec<_>>().join(" ");
+    for target in targets.iter().take(6) {
+        assert!(said.contains(&format!("nothing is at {target}: its mask")), "{target} {said}");
+    }
+    assert!(!said.contains(&format!("nothing is at {}:", at("there"))), "{said}");
+}
+
+/// A mask of the profile's in a writable workspace goes with the directory it is in, as a hidden name would.
+#[test]
+fn an_ancestor_of_a_mask_cannot_be_renamed() {
+    let ws = Workspace::new("mask-ancestor");
+    ws.file("a/b/key", "SECRET");
+    let mask = format!("[[mounts]]\ntype = \"mask\"\ntarget = \"{}\"\n", ws.at("a/b/key"));
+    let (_keep, file) = profile("mask-ancestor", &mask);
+    let raw = Sandbox::new(&ws).profile(&file).raw(sh("mv a moved; mv a/b moved; echo control"));
+    assert_eq!(raw.out().trim(), "control", "{}", raw.err());
+    let raw = Sandbox::new(&ws).profile(&file).raw(sh("cat a/b/key moved/b/key moved/key"));
+    assert!(!raw.out().contains("SECRET"), "{}", raw.out());
+}
+
+/// uid 0 of a user namespace that is not the initial one is told that, and not that a directory is not its own.
+#[test]
+fn uid_0_of_another_user_namespace_is_told_what_it_is() {
+    let ws = Workspace::new("uid-0");
+    let mut launcher = vec!["unshare", "--user", "--map-root-user"];
+    if common::root() {
+        launcher.splice(0..0, ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"]);
+    }
+    let raw = Sandbox::bare()
+        .option("-w")
+        .option("/usr")
+        .without_env("STOCKADE_STATE")
+        .launcher(launcher)
+        .raw(["true"]);
+    assert_eq!(raw.code(), 125, "{}", raw.err());
+    assert!(raw.err().contains("uid 0 of a user namespace that is not the initial one"), "{}", raw.err());
+    assert!(raw.err().contains("run stockade as an ordinary user"), "{}", raw.err());
+    drop(ws);
+}
+
+/// What the workspace protects or hides is so by every name: a second view of it takes nothing away.
+#[test]
+fn another_view_of_the_workspace_is_no_way_around() {
+    let outer = Workspace::new("views");
+    for (name, text) in
+        [("ws/.git/config", "[core]\n"), ("ws/.git/hooks/x", "x"), ("ws/.env", "SECRET"), ("ws/f", "")]
+    {
+        outer.file(name, text);
+    }
+    let at = |name: &str| outer.at(name);
+    let run = |flag: &str, source: &str, script: &str| {
+        let bind = format!("{}:/mnt/x", at(source));
+        Sandbox::bare().option("-w").option(at("ws")).option(flag).option(bind).raw(sh(script))
+    };
+    // The control: what is neither can be written through the other name.
+    let write = "cat $d/.env; echo w > $d/.git/config; echo w > $d/.git/hooks/new; mv $d/.git $d/gone; echo w > $d/f && echo control";
+    for (source, dir) in [("ws", "/mnt/x"), ("", "/mnt/x/ws")] {
+        let raw = run("--rw", source, &format!("d={dir}; {write}"));
+        assert_eq!((raw.code(), raw.out().trim()), (0, "control"), "{source}: {}", raw.err());
+        let raw = run("--ro", source, &format!("cat {dir}/.env; echo control"));
+        assert_eq!((raw.code(), raw.out().trim()), (0, "control"), "{source}: {}", raw.err());
+    }
+    assert_eq!(outer.read("ws/.git/config").unwrap(), b"[core]\n");
+    assert!(outer.read("ws/.git/hooks/new").is_none());
+    for (flag, source, code) in [
+        ("--rw", "ws/.git/config", 125),
+        ("--rw", "ws/.git/hooks", 125),
+        ("--ro", "ws/.git/hooks", 0),
+        ("--ro", "ws/.env", 125),
+        ("--rw", "ws/.env", 125),
+        ("--rw", "ws/f", 0),
+    ] {
+        let raw = run(flag, source, "true");
+        assert_eq!(raw.code(), code, "{flag} {source}: {}", raw.err());
+    }
+}
+
+/// A private place is never a directory of the host's, which would be given away with it.
+#[test]
+fn a_mount_above_the_home_does_not_give_the_hosts_directory_away() {
+    use std::os::unix::fs::MetadataExt;
+    let ws = Workspace::new("home-above");
+    let other = Workspace::new("home-above-by");
+    let agent = other.dir("agent");
+    let before = std::fs::metadata(&agent).unwrap();
+    for flag in ["--rw", "--ro"] {
+        let bind = format!("{}:/home", common::text(other.path()));
+        let raw = Sandbox::new(&ws).option(flag).option(bind).raw(sh("touch $HOME/made; echo RAN"));
+        assert_eq!(raw.code(), 125, "{} {}", raw.out(), raw.err());
+    }
+    let after = std::fs::metadata(&agent).unwrap();
+    assert_eq!((before.mode(), before.uid(), before.gid()), (after.mode(), after.uid(), after.gid()));
+    let raw = Sandbox::new(&ws).option("--tmpfs").option("/home").raw(sh("touch $HOME/made && echo RAN"));
+    assert_eq!(raw.out().trim(), "RAN", "{}", raw.err());
+}
+
+/// Names with which the root is built are no targets, and a place without a workspace is none.
+#[test]
+fn names_of_the_roots_own_are_refused_as_targets() {
+    let ws = Workspace::new("own-names");
+    let bind = |to: &str| format!("{}:{to}", common::text(ws.path()));
+    for name in ["/.stockade-empty", "/.stockade-void/x", "/.stockade-layer0"] {
+        for (flag, value) in [("--tmpfs", name.to_owned()), ("--at", name.to_owned()), ("--ro", bind(name))] {
+            let raw =
+                Sandbox::new(&ws).set("workspace.access", "overlay").option(flag).option(value).raw(["true"]);
+            assert!(
+                raw.code() == 125 && raw.err().contains("nothing may be mounted"),
+                "{flag} {name}: {}",
+                raw.err()
+            );
+        }
+    }
+    // What the names were once is anybody's.
+    let raw = Sandbox::new(&ws).options(["--tmpfs", "/.void/x", "--tmpfs", "/.empty"]).raw(["true"]);
+    assert_eq!(raw.code(), 0, "{}", raw.err());
+    let raw = Sandbox::new(&ws).set("workspace.access", "none").option("--at").option("/x").raw(["true"]);
+    assert!(raw.code() == 125 && raw.err().contains("workspace.access"), "{}", raw.err());
+}
+
+/// A mount of the caller's is made or refused, and never quietly left out for a protection of the same name.
+#[test]
+fn a_mount_over_a_protected_name_is_made_or_refused() {
+    let ws = Workspace::new("over-protected");
+    ws.file(".git/config", "[core]\n");
+    ws.file(".git/hooks/x", "x");
+    ws.file("sub/.env", "SECRET");
+    let other = Workspace::new("over-protected-by");
+    other.file("mark", "");
+    let run = |target: &str| {
+        let bind = format!("{}:{}", common::text(other.path()), ws.at(target));
+        Sandbox::new(&ws)
+            .set("workspace.hide", "[\"sub/.env\"]")
+            .option("--ro")
+            .option(bind)
+            .raw(sh(&format!("ls {target}")))
+    };
+    for target in [".git", "sub"] {
+        let raw = run(target);
+        assert_eq!((raw.code(), raw.out().trim()), (0, "mark"), "{target}: {}", raw.err());
+    }
+    ws.file("sub/deep/er/f", "");
+    let bind = format!("{}:{}", common::text(other.path()), ws.at("sub/deep/er"));
+    for (flag, value) in [("--ro", bind.clone()), ("--rw", bind), ("--tmpfs", ws.at("sub/deep/er"))] {
+        let raw = Sandbox::new(&ws)
+            .set("workspace.hide", "[\"sub/deep\"]")
+            .option(flag)
+            .option(value)
+            .raw(["true"]);
+        assert!(
+            raw.code() == 125 && raw.err().contains("which is hidden"),
+            "{flag}: {} {}",
+            raw.code(),
+            raw.err()
+        );
+    }
+    let raw = run(".git/hooks");
+    assert!(raw.code() == 125 && raw.err().contains("two entries"), "{} {}", raw.code(), raw.err());
+}

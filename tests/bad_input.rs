@@ -29,7 +29,9 @@ fn filtered(text: &str, ws: &Workspace) -> String {
     for line in out.lines() {
         // Numbers that belong to the host: its limits.
         let number = |w: &str| w.len() >= 10 && w.bytes().all(|b| b.is_ascii_digit());
-        let line: Vec<&str> = line.split(' ').map(|w| if number(w) { "[N]" } else { w }).collect();
+        let memory = |w: &str| w.starts_with('(') && w.ends_with("iB)");
+        let word = |w| if number(w) || memory(w) { "[N]" } else { w };
+        let line: Vec<&str> = line.split(' ').map(word).collect();
         words.push_str(&line.join(" "));
         words.push('\n');
     }

@@ -33,7 +33,7 @@ fn fixtures(kind: &str) -> Vec<(String, PathBuf)> {
 fn load_file(name: &str, path: &Path) -> Result<Policy, PolicyError> {
     // A fixed origin, so that the golden does not know where the repository is.
     let origin = Origin::File(HostPath::new(format!("/p/{name}.toml")).unwrap());
-    load(Candidate { origin, bytes: std::fs::read(path).unwrap() }, &EmbeddedOnly, None, &[])
+    load(Candidate::new(origin, std::fs::read(path).unwrap()), &EmbeddedOnly, None, &[])
 }
 
 #[test]

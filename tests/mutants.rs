@@ -52,10 +52,12 @@ struct Line {
     layers: &'static str,
     needs: Needs,
     users: &'static [Inside],
+    /// In a mount namespace of its own in which everything is shared, as on most hosts.
+    shared: bool,
 }
 
 const fn line(off: &'static [&'static str], fixture: &'static str, case: &'static str, flip: Flip) -> Line {
-    Line { off, fixture, case, flip, layers: "", needs: Needs::Nothing, users: &BOTH }
+    Line { off, fixture, case, flip, layers: "", needs: Needs::Nothing, users: &BOTH, shared: false }
 }
 
 fn table() -> Vec<Line> {
@@ -140,6 +142,12 @@ fn table() -> Vec<Line> {
         line(&["no-protect"], "fs", "rename={ws}/.git,{ws}/gone", Errno("OK")),
         line(&["no-hide"], "fs", "read={ws}/.env", NotRet(0)),
         line(&["no-hide"], "fs", "list={ws}/.ssh", NotRet(0)),
+        // Propagation: without the cut a mount of the host's appears inside, later on.
+        line(&["no-private-trees"], "mounts", "table_propagation", NotRet(0)).where_all_is_shared().privileged(),
+        line(&["no-private", "no-private-trees"], "mounts", "table_propagation", NotRet(0))
+            .where_all_is_shared()
+            .rootless()
+            .behind("a tree cloned in a namespace that is private is so too; each tree is made private by itself"),
         // Namespaces.
         line(&["no-netns"], "ipc_net", "tcp_connect=127.0.0.1,{port}", Errno("OK")),
         line(&["no-netns", "no-landlock"], "ipc_net", "abstract_stream={abstract}", Errno("OK"))
@@ -211,6 +219,11 @@ impl Line {
     /// Only where the host has an interface besides `lo`.
     fn where_host_has_links(mut self) -> Self {
         self.needs = Needs::Links;
+        self
+    }
+    /// Below a mount that is shared.
+    fn where_all_is_shared(mut self) -> Self {
+        self.shared = true;
         self
     }
     /// Only where this process has not given up new privileges itself.
@@ -287,6 +300,12 @@ impl Stage {
             common::text(self.bait.path()),
             "--".into(),
         ];
+        let shared = if line.shared {
+            common::with_mounts("mount --make-rshared / && exec \"$@\"")
+        } else {
+            Vec::new()
+        };
+        let launcher: Vec<String> = shared.into_iter().chain(launcher).collect();
         sandbox = sandbox.launcher(launcher).set("limits.processes", 48).set("limits.memory", "64MiB");
         if !off.is_empty() {
             for name in off.iter().chain(&["no-verify"]) {

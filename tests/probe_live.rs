@@ -68,7 +68,9 @@ fn gather_cost() {
         binds: Vec::new(),
         tmpfs: Vec::new(),
         env: Default::default(),
-        caller_env: std::env::vars_os().map(|(n, v)| (OsBytes::from(n), OsBytes::from(v))).collect(),
+        caller_env: std::rc::Rc::new(
+            std::env::vars_os().map(|(n, v)| (OsBytes::from(n), OsBytes::from(v))).collect(),
+        ),
         root: None,
         tty: false,
         timeout: false,

@@ -4,9 +4,13 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as B64;
 use serde::{Deserialize, Serialize, Serializer};
+use serde_json::ser::Formatter;
 use sha2::{Digest as _, Sha256};
+use std::cell::RefCell;
+use std::cmp::Ordering;
 use std::ffi::{OsStr, OsString};
 use std::fmt;
+use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
 /// A SHA-256 digest; printed and serialised as `sha256:` and 64 hexadecimal digits.
@@ -92,127 +96,136 @@ pub enum CanonError {
 /// # Errors
 /// When `value` holds a float or does not fit JSON.
 pub fn canonical_json<T: Serialize>(value: &T) -> Result<Vec<u8>, CanonError> {
-    // serde_json writes scalars as RFC 8785 wants them and no blanks; what remains is the order of members. Done on
-    // the text, since a tree of values costs several times as much as the rest of a plan.
-    let text = serde_json::to_vec(value)?;
-    let mut out = Vec::with_capacity(text.len());
-    let mut sorter = Sorter { text: &text, at: 0, out: &mut out };
-    sorter.value()?;
-    Ok(out)
+    // serde_json writes scalars as RFC 8785 wants them and no blanks; what remains is the order of members.
+    let out = RefCell::new(Vec::with_capacity(OUT_BYTES));
+    let order = InOrder { out: &out, open: Vec::new(), members: Vec::new(), unordered: Vec::new() };
+    let mut to = serde_json::Serializer::with_formatter(Out(&out), order);
+    // Memory takes every write: only `write_f64` fails.
+    value.serialize(&mut to).map_err(|e| if e.is_io() { CanonError::Float } else { CanonError::Json(e) })?;
+    drop(to);
+    Ok(out.into_inner())
 }
 
-/// Copies JSON that serde_json wrote, with the members of each object in order.
-struct Sorter<'t> {
-    text: &'t [u8],
-    at: usize,
-    out: &'t mut Vec<u8>,
+/// What a plan takes, about.
+const OUT_BYTES: usize = 16 << 10;
+
+/// Where serde_json writes.
+struct Out<'o>(&'o RefCell<Vec<u8>>);
+
+impl io::Write for Out<'_> {
+    #[inline]
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.borrow_mut().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    #[inline]
+    fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.0.borrow_mut().extend_from_slice(bytes);
+        Ok(())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
-/// A member in the output: where it starts, where its value starts after the colon, and where it ends.
+/// Puts the members of each object in order when the object ends.
+struct InOrder<'o> {
+    out: &'o RefCell<Vec<u8>>,
+    /// For each object that has not ended: the place of its first member in `members`.
+    open: Vec<usize>,
+    members: Vec<Member>,
+    /// The members of one object, while they are put in order.
+    unordered: Vec<u8>,
+}
+
+/// A member in the output: where its key starts and ends, quotes included, and where its value ends.
+#[derive(Clone, Copy)]
 struct Member {
     start: usize,
-    value: usize,
+    key_end: usize,
     end: usize,
+    /// No character of the key is written otherwise than it is, and each is one byte.
+    plain: bool,
 }
 
-impl Sorter<'_> {
-    fn peek(&self) -> u8 {
-        self.text.get(self.at).copied().unwrap_or(0)
+impl InOrder<'_> {
+    fn ended(&mut self, change: impl FnOnce(&mut Member, &[u8])) {
+        if let Some(member) = self.members.last_mut() {
+            change(member, &self.out.borrow());
+        }
+    }
+}
+
+impl Formatter for InOrder<'_> {
+    fn begin_object<W: ?Sized + io::Write>(&mut self, writer: &mut W) -> io::Result<()> {
+        self.open.push(self.members.len());
+        writer.write_all(b"{")
     }
 
-    fn copy(&mut self, to: usize) {
-        self.out.extend_from_slice(&self.text[self.at..to]);
-        self.at = to;
+    fn begin_object_key<W: ?Sized + io::Write>(&mut self, writer: &mut W, first: bool) -> io::Result<()> {
+        if !first {
+            writer.write_all(b",")?;
+        }
+        let start = self.out.borrow().len();
+        self.members.push(Member { start, key_end: start, end: start, plain: false });
+        Ok(())
     }
 
-    fn value(&mut self) -> Result<(), CanonError> {
-        match self.peek() {
-            b'{' => self.object(),
-            b'[' => self.array(),
-            b'"' => {
-                self.string();
-                Ok(())
-            }
-            _ => {
-                let rest = &self.text[self.at..];
-                let len = rest.iter().position(|b| matches!(b, b',' | b']' | b'}')).unwrap_or(rest.len());
-                let scalar = &rest[..len];
-                // `true`, `false` and `null` have no digit in front.
-                let number = scalar.first().is_some_and(|b| b.is_ascii_digit() || *b == b'-');
-                if number && scalar.iter().any(|b| matches!(b, b'.' | b'e' | b'E')) {
-                    return Err(CanonError::Float);
+    fn end_object_key<W: ?Sized + io::Write>(&mut self, _: &mut W) -> io::Result<()> {
+        self.ended(|member, out| {
+            member.key_end = out.len();
+            member.plain = out[member.start..].iter().all(|b| b.is_ascii() && *b != b'\\');
+        });
+        Ok(())
+    }
+
+    fn end_object_value<W: ?Sized + io::Write>(&mut self, _: &mut W) -> io::Result<()> {
+        self.ended(|member, out| member.end = out.len());
+        Ok(())
+    }
+
+    fn end_object<W: ?Sized + io::Write>(&mut self, writer: &mut W) -> io::Result<()> {
+        let first = self.open.pop().unwrap_or(0);
+        let members = &mut self.members[first..];
+        let mut out = self.out.borrow_mut();
+        if !members.is_sorted_by(|a, b| key_order(&out, a, b).is_le()) {
+            let start = members.first().map_or(out.len(), |m| m.start);
+            members.sort_by(|a, b| key_order(&out, a, b));
+            self.unordered.clear();
+            self.unordered.extend_from_slice(&out[start..]);
+            out.truncate(start);
+            for member in members {
+                if out.len() > start {
+                    out.push(b',');
                 }
-                self.copy(self.at + len);
-                Ok(())
+                out.extend_from_slice(&self.unordered[member.start - start..member.end - start]);
             }
         }
+        drop(out);
+        self.members.truncate(first);
+        writer.write_all(b"}")
     }
 
-    fn string(&mut self) {
-        let mut end = self.at + 1;
-        while let Some(b) = self.text.get(end) {
-            end += 1;
-            match b {
-                b'"' => break,
-                b'\\' => end += 1,
-                _ => {}
-            }
-        }
-        self.copy(end.min(self.text.len()));
+    fn write_f32<W: ?Sized + io::Write>(&mut self, _: &mut W, _: f32) -> io::Result<()> {
+        Err(io::ErrorKind::InvalidData.into())
     }
 
-    fn array(&mut self) -> Result<(), CanonError> {
-        self.copy(self.at + 1);
-        while self.peek() != b']' {
-            if self.peek() == b',' {
-                self.copy(self.at + 1);
-            }
-            self.value()?;
-        }
-        self.copy(self.at + 1);
-        Ok(())
-    }
-
-    fn object(&mut self) -> Result<(), CanonError> {
-        self.copy(self.at + 1);
-        let first = self.out.len();
-        let mut members: Vec<Member> = Vec::with_capacity(16);
-        while self.peek() != b'}' {
-            if self.peek() == b',' {
-                self.at += 1;
-            }
-            let start = self.out.len();
-            self.string();
-            self.copy(self.at + 1);
-            let value = self.out.len();
-            self.value()?;
-            members.push(Member { start, value, end: self.out.len() });
-        }
-        let before = |a: &Member, b: &Member| {
-            key_order(&self.out[a.start..a.value - 1], &self.out[b.start..b.value - 1])
-        };
-        members.sort_by(before);
-        let written = self.out.split_off(first);
-        for (n, member) in members.iter().enumerate() {
-            if n > 0 {
-                self.out.push(b',');
-            }
-            self.out.extend_from_slice(&written[member.start - first..member.end - first]);
-        }
-        self.copy(self.at + 1);
-        Ok(())
+    fn write_f64<W: ?Sized + io::Write>(&mut self, _: &mut W, _: f64) -> io::Result<()> {
+        Err(io::ErrorKind::InvalidData.into())
     }
 }
 
-/// The order of two keys as written, quotes included: by their UTF-16 code units.
-fn key_order(a: &[u8], b: &[u8]) -> std::cmp::Ordering {
-    let plain = |key: &[u8]| key.iter().all(|b| b.is_ascii() && *b != b'\\');
-    if plain(a) && plain(b) {
+/// The order of two keys in `out`: by their UTF-16 code units.
+fn key_order(out: &[u8], a: &Member, b: &Member) -> Ordering {
+    let (x, y) = (&out[a.start..a.key_end], &out[b.start..b.key_end]);
+    if a.plain && b.plain {
         // Without the closing quote, which would stand before letters of a longer key.
-        return a[..a.len() - 1].cmp(&b[..b.len() - 1]);
+        return x[..x.len() - 1].cmp(&y[..y.len() - 1]);
     }
     let read = |key: &[u8]| serde_json::from_slice::<String>(key).unwrap_or_default();
-    read(a).encode_utf16().cmp(read(b).encode_utf16())
+    read(x).encode_utf16().cmp(read(y).encode_utf16())
 }
 
 /// An operating-system string: any bytes but NUL. Serialised as a string when it is UTF-8, else as
@@ -280,10 +293,15 @@ struct B64Form {
 
 impl Serialize for OsBytes {
     fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
-        match std::str::from_utf8(&self.0) {
-            Ok(text) => s.serialize_str(text),
-            Err(_) => B64Form { b64: B64.encode(&self.0) }.serialize(s),
-        }
+        serialize_bytes(&self.0, s)
+    }
+}
+
+/// Bytes in the form of [`OsBytes`].
+pub(super) fn serialize_bytes<S: Serializer>(bytes: &[u8], s: S) -> Result<S::Ok, S::Error> {
+    match std::str::from_utf8(bytes) {
+        Ok(text) => s.serialize_str(text),
+        Err(_) => B64Form { b64: B64.encode(bytes) }.serialize(s),
     }
 }
 
@@ -419,7 +437,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn on_the_text_and_on_the_tree_are_the_same(value in any_value()) {
+        fn while_writing_and_on_the_tree_are_the_same(value in any_value()) {
             let mut expected = Vec::new();
             by_tree(&mut expected, &value);
             prop_assert_eq!(

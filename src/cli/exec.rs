@@ -137,7 +137,15 @@ fn launch(
     (policy, request, caller): (&Policy, &Request, &Caller),
 ) -> Result<Report, Fault> {
     let path = host::state_path(exec.state.state_dir.as_ref(), caller)?;
-    let (state, store, state_real) = host::open(&path)?;
+    // Where no executor can be made at all, that and its remedy come first: uid 0 of a container's user namespace, say,
+    // has no right to the system's state directory, and giving it one would not help.
+    let (state, store, state_real) = host::open(&path).map_err(|fault| {
+        let facts = host::facts(None).ok();
+        match facts.map(|facts| plan(policy, request, &facts, caller, None, Layers::new())) {
+            Some(Err(first)) if first.boundary == Boundary::Sandbox => first,
+            _ => fault,
+        }
+    })?;
     let facts = host::facts(Some(&store))?;
     let boot = Host { boot_id: &facts.boot_id, proc: Path::new("/proc") };
     let recovered = recover::recover(&state, boot).map_err(|e| fault::live(&e))?;

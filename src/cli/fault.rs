@@ -158,6 +158,9 @@ pub fn gather(error: &GatherError) -> Fault {
         GatherError::TooManyMatches => {
             ("workspace_unsearchable", None, "choose another workspace, or a profile with fewer patterns")
         }
+        GatherError::Mounts(_) => {
+            ("host_unknown", None, "stockade needs the procfs of its own PID namespace at /proc")
+        }
         GatherError::Root { dir } => {
             ("root_unlistable", Some(dir.to_string()), "name the top of a root file system")
         }

@@ -4,13 +4,9 @@ use super::fault;
 use super::meant::Caller;
 use crate::base::HostPath;
 use crate::plan::HostFacts;
-use crate::probe::{self, Store};
+use crate::probe::{self, Store, StoreError};
 use crate::supervise::outcome::Fault;
 use crate::supervise::state_dir::{self, Places, StateDir};
-use rustix::fs::{CWD, readlinkat};
-use std::ffi::OsStr;
-use std::os::fd::AsRawFd as _;
-use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
 /// Where the state directory is, by the flag, the environment and the user.
@@ -37,11 +33,14 @@ pub fn state_path(flag: Option<&PathBuf>, caller: &Caller) -> Result<PathBuf, Fa
 pub fn open(path: &Path) -> Result<(StateDir, Store, HostPath), Fault> {
     let uid = rustix::process::geteuid().as_raw();
     let state = StateDir::open(path, uid).map_err(|e| fault::state(&e))?;
-    let store = Store::open(path).map_err(|e| fault::store(&e))?;
-    let link = readlinkat(CWD, format!("/proc/self/fd/{}", state.dir().as_raw_fd()), Vec::with_capacity(256));
-    let real = link.ok().map(|l| PathBuf::from(OsStr::from_bytes(l.to_bytes())));
-    let real = HostPath::new(real.as_deref().unwrap_or(path))
-        .map_err(|_| fault::state(&state_dir::StateError::Relative { path: path.to_path_buf() }))?;
+    let cache = state
+        .cache()
+        .try_clone_to_owned()
+        .map_err(|source| fault::store(&StoreError::Directory { path: path.join("cache"), source }))?;
+    let store = Store::within(cache).map_err(|e| fault::store(&e))?;
+    let real = state.real().and_then(|real| HostPath::new(real).ok()).or_else(|| HostPath::new(path).ok());
+    let real =
+        real.ok_or_else(|| fault::state(&state_dir::StateError::Relative { path: path.to_path_buf() }))?;
     Ok((state, store, real))
 }
 
@@ -54,8 +53,17 @@ pub fn look(flag: Option<&PathBuf>, caller: &Caller) -> Result<(HostFacts, Optio
     let path = state_path(flag, caller).ok();
     let opened = path.as_deref().filter(|p| p.is_dir()).and_then(|p| open(p).ok());
     let facts = facts(opened.as_ref().map(|(_, store, _)| store))?;
-    let real = opened.map(|(.., real)| real).or_else(|| HostPath::new(path?).ok());
+    let real = opened.map(|(.., real)| real).or_else(|| HostPath::new(would_be(&path?)).ok());
     Ok((facts, real))
+}
+
+/// Where `path` will really lie once it is made: what is there of it, links resolved, and the rest.
+fn would_be(path: &Path) -> PathBuf {
+    let there = path.ancestors().find_map(|above| Some((above, std::fs::canonicalize(above).ok()?)));
+    match there {
+        Some((above, real)) => path.strip_prefix(above).map_or(real.clone(), |rest| real.join(rest)),
+        None => path.to_path_buf(),
+    }
 }
 
 /// The facts, from the cache when it has them.

@@ -7,6 +7,7 @@ use crate::base::text::visible;
 use crate::base::{ByteSize, HostPath, OsBytes, SandboxPath};
 use crate::plan::{ExtraBind, Request};
 use crate::policy::Intent;
+use crate::probe;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use std::collections::BTreeMap;
@@ -15,6 +16,7 @@ use std::io;
 use std::os::fd::AsRawFd as _;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 
 /// The most that is read of `/etc/passwd`.
 const PASSWD_BYTES_MAX: u64 = 1 << 20;
@@ -130,7 +132,7 @@ pub enum WhereError {
 #[derive(Debug, Clone, Default)]
 pub struct Caller {
     /// The environment.
-    pub env: BTreeMap<OsBytes, OsBytes>,
+    pub env: Rc<BTreeMap<OsBytes, OsBytes>>,
     /// The home, links resolved.
     pub home: Option<HostPath>,
 }
@@ -138,12 +140,15 @@ pub struct Caller {
 impl Caller {
     /// Reads them.
     pub fn read() -> Self {
-        let env: BTreeMap<OsBytes, OsBytes> =
-            std::env::vars_os().map(|(n, v)| (n.into(), v.into())).collect();
+        let mut env = BTreeMap::new();
+        // One by one: collecting would bring in the sorting of thousands.
+        for (name, value) in std::env::vars_os() {
+            env.insert(OsBytes::from(name), OsBytes::from(value));
+        }
         let named = env.get(&OsBytes::from("HOME")).map(|v| PathBuf::from(v.as_os_str()));
         let home = named.filter(|p| p.is_absolute()).or_else(home_of_record);
         let home = home.and_then(|p| HostPath::new(real(&p).unwrap_or(p)).ok());
-        Self { env, home }
+        Self { env: Rc::new(env), home }
     }
 
     /// A variable that is set and not empty.
@@ -166,6 +171,9 @@ fn home_of_record() -> Option<PathBuf> {
 
 /// Where `path` leads, with the caller's rights and without opening what is there.
 fn real(path: &Path) -> Result<PathBuf, Errno> {
+    if let Some(real) = probe::plain(path) {
+        return Ok(real.as_path().to_path_buf());
+    }
     let fd = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
     let link = format!("/proc/self/fd/{}", fd.as_raw_fd());
     let real = rustix::fs::readlinkat(rustix::fs::CWD, link, Vec::with_capacity(256))?;
@@ -179,6 +187,7 @@ fn real(path: &Path) -> Result<PathBuf, Errno> {
 pub fn workspace(named: Option<&Path>) -> Result<HostPath, WhereError> {
     let path = match named {
         // Every link resolved: the same directory gives the same plan, by whatever name.
+        Some(path) if let Some(real) = probe::plain(path) => return Ok(real),
         Some(path) => std::fs::canonicalize(path)
             .map_err(|source| WhereError::Unreachable { path: path.to_path_buf(), source })?,
         None => {
@@ -348,7 +357,7 @@ pub fn bare(choice: &Choice, caller: &Caller, workspace: HostPath) -> Request {
         tmpfs: Vec::new(),
         env: BTreeMap::new(),
         grants: Vec::new(),
-        caller_env: caller.env.clone(),
+        caller_env: Rc::clone(&caller.env),
         root: None,
         tty: false,
         timeout: false,
@@ -416,7 +425,7 @@ mod tests {
         assert!(matches!(fault(tmpfs(OsStr::new("/c:lots"))), FlagFault::Size(_)));
         assert_eq!(fault(tmpfs(OsStr::new("c"))), FlagFault::Target(PathError::Relative));
 
-        let caller = Caller { env: BTreeMap::from([("HAVE".into(), "it".into())]), home: None };
+        let caller = Caller { env: BTreeMap::from([("HAVE".into(), "it".into())]).into(), home: None };
         let var = |text: &'static [u8]| variable(OsStr::from_bytes(text), &caller);
         assert_eq!(var(b"HAVE").unwrap(), ("HAVE".into(), "it".into()));
         assert_eq!(var(b"A=b=c").unwrap(), ("A".into(), "b=c".into()));

@@ -369,7 +369,9 @@ mod tests {
             ("WAYLAND_DISPLAY", "wayland-0"),
             ("GPG_AGENT_INFO", "/home/u/.gnupg/S.gpg-agent:12:1"),
         ];
-        let env = env.into_iter().map(|(name, value)| (name.into(), value.into())).collect();
+        let env: std::collections::BTreeMap<_, _> =
+            env.into_iter().map(|(name, value)| (name.into(), value.into())).collect();
+        let env = env.into();
         let named = sockets(&Caller { env, home: None });
         let named: Vec<String> = named.iter().map(|(name, path)| format!("{name} {path}")).collect();
         assert_eq!(

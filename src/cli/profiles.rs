@@ -73,7 +73,7 @@ impl Files {
             for name in names(dir) {
                 let Some((origin, path)) = place.file(&name) else { continue };
                 match read(openat(CWD, path.as_path(), OPEN, Mode::empty()), &path, FILE_BYTES_MAX) {
-                    Ok(Some(bytes)) => out.push((name, Ok(Candidate { origin, bytes }))),
+                    Ok(Some(bytes)) => out.push((name, Ok(Candidate::new(origin, bytes)))),
                     Ok(None) => {}
                     Err(e) => out.push((name, Err(e))),
                 }
@@ -91,7 +91,7 @@ impl Library for Files {
         for (origin, path) in self.places.iter().filter_map(|place| place.file(name)) {
             let opened = openat(CWD, path.as_path(), OPEN, Mode::empty());
             if let Some(bytes) = read(opened, &path, FILE_BYTES_MAX)? {
-                return Ok(Some(Candidate { origin, bytes }));
+                return Ok(Some(Candidate::new(origin, bytes)));
             }
         }
         Ok(None)
@@ -154,7 +154,7 @@ pub fn file(path: &Path, max: usize) -> Result<Candidate, Fault> {
         fault
     })?;
     match read(openat(CWD, path, OPEN, Mode::empty()), &shown, max) {
-        Ok(Some(bytes)) => Ok(Candidate { origin: Origin::File(shown), bytes }),
+        Ok(Some(bytes)) => Ok(Candidate::new(Origin::File(shown), bytes)),
         Ok(None) => {
             let cause = io::Error::from(Errno::NOENT).to_string();
             Err(fault::unreadable(&LibraryError { path: shown, cause }))
@@ -176,7 +176,7 @@ pub fn project(workspace: &HostPath) -> Result<Option<Candidate>, Fault> {
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
     let opened = openat2(&dir, PROJECT_FILE, OPEN | OFlags::NOFOLLOW, Mode::empty(), resolve);
     let bytes = read(opened, &path, FILE_BYTES_MAX).map_err(|e| fault::unreadable(&e))?;
-    Ok(bytes.map(|bytes| Candidate { origin: Origin::Project(path), bytes }))
+    Ok(bytes.map(|bytes| Candidate::new(Origin::Project(path), bytes)))
 }
 
 /// The bytes of an opened profile; `None` when there is none. At most one more than may be: the reader says so.
@@ -242,10 +242,11 @@ pub fn load(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::BTreeMap;
 
     fn caller(config: &Path) -> Caller {
-        let env = [("XDG_CONFIG_HOME".into(), config.as_os_str().into())].into();
-        Caller { env, home: HostPath::new("/nonexistent").ok() }
+        let env = BTreeMap::from([("XDG_CONFIG_HOME".into(), config.as_os_str().into())]);
+        Caller { env: env.into(), home: HostPath::new("/nonexistent").ok() }
     }
 
     fn fails(result: Result<Candidate, Fault>) -> (&'static str, String) {

@@ -66,7 +66,7 @@ impl Table {
             }
             let lower = self.source(path, fact, false, true);
             self.owned(lower);
-            self.attached.push((fact.real.clone(), at.clone()));
+            self.attached.push((fact.real.clone(), at.clone(), false));
             let layer = layer.map(|(path, fact)| self.source(path, fact, true, true));
             self.put(FsOp::Overlay { lower: Some(lower), layer, at: at.clone() })?;
             for (rel, kind) in credentials {

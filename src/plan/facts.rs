@@ -1,7 +1,7 @@
 //! Facts that `probe` gathers by trying and `plan` reads: about the host, and about the paths that a
 //! request names.
 
-use crate::base::{HostPath, OsBytes, RelPath};
+use crate::base::{HostPath, OsBytes, RelPath, SandboxPath};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -298,6 +298,19 @@ pub enum LayerFact {
     },
 }
 
+/// A place of the host that no executor sees, by one of the names under which the mount table shows it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Never {
+    /// Where, links resolved.
+    pub path: HostPath,
+    /// What is there, in words.
+    pub what: &'static str,
+    /// Its type.
+    pub kind: Kind,
+    /// Whether what lies in it is closed as well, and not just the whole.
+    pub inside: bool,
+}
+
 /// Facts about the paths that policy and request name.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Default)]
 pub struct PathFacts {
@@ -323,4 +336,10 @@ pub struct PathFacts {
     pub home: Option<HostPath>,
     /// The state directory.
     pub state_dir: Option<HostPath>,
+    /// What no source may be, and what is covered where a source holds it.
+    pub never: Vec<Never>,
+    /// Where directories of `[grants]` really lie, when links on the way to them count and lead elsewhere.
+    pub grants: BTreeMap<HostPath, HostPath>,
+    /// Masks of the profile's for which nothing is there now.
+    pub unmasked: Vec<SandboxPath>,
 }

@@ -54,6 +54,7 @@ impl Table {
                     true => self.device(from),
                     false => self.owned(from),
                 }
+                self.attached.push((source.fact.real.clone(), at.clone(), false));
                 self.put(FsOp::Bind { from, at, writable: false })?;
             }
         }

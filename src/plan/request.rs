@@ -1,11 +1,11 @@
 //! What the caller asks for this time, beside the policy.
 
 use crate::base::{ByteSize, HostPath, OsBytes, SandboxPath};
-use serde::Serialize;
 use std::collections::BTreeMap;
+use std::rc::Rc;
 
 /// A caller's `--ro` or `--rw`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExtraBind {
     /// Host path.
     pub source: HostPath,
@@ -16,7 +16,7 @@ pub struct ExtraBind {
 }
 
 /// One request to run a command.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Request {
     /// The command and its arguments; never empty.
     pub argv: Vec<OsBytes>,
@@ -35,7 +35,7 @@ pub struct Request {
     /// `--env NAME=VALUE`, and `--env NAME` with the caller's value filled in.
     pub env: BTreeMap<String, OsBytes>,
     /// The caller's environment, for the names that the profile passes.
-    pub caller_env: BTreeMap<OsBytes, OsBytes>,
+    pub caller_env: Rc<BTreeMap<OsBytes, OsBytes>>,
     /// `--grant`.
     pub grants: Vec<crate::policy::Intent>,
     /// `--root`.

@@ -1,7 +1,7 @@
 //! The one function that makes a [`Plan`]. Pure: policy × request × facts → plan, or the reason why not.
 
 use super::facts::{
-    CachePlace, HostFacts, Kind, LayerFact, Mode, PathFact, PathFacts, SystemEntry, WorkspaceFact,
+    CachePlace, HostFacts, Kind, LayerFact, Mode, Never, PathFact, PathFacts, SystemEntry, WorkspaceFact,
 };
 use super::request::Request;
 use super::seccomp;
@@ -9,9 +9,10 @@ use super::types::*;
 use super::{caches, intents, view};
 use crate::base::{ByteSize, Digest, Gap, HostPath, Need, OsBytes, Protection, RelPath, SandboxPath};
 use crate::policy::{
-    Access, InsideUser, Intent, MEMORY_MIN, MountEntry, Policy, Posture, ProtectMissing, tmpfs_size,
+    Access, InsideUser, Intent, MEMORY_MIN, MountEntry, Policy, Posture, ProtectMissing, reserved, tmpfs_size,
 };
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
@@ -54,6 +55,14 @@ pub enum PlanError {
     /// Two entries for one place.
     #[error("two entries of the mount table have the target {0}")]
     DuplicateTarget(SandboxPath),
+    /// A target in what is hidden.
+    #[error("{at} lies below {mask}, which is hidden: nothing can be mounted there")]
+    BelowMask {
+        /// The target.
+        at: SandboxPath,
+        /// What is hidden.
+        mask: SandboxPath,
+    },
     /// A target where nothing may be mounted.
     #[error("nothing may be mounted at {0}")]
     ReservedTarget(SandboxPath),
@@ -91,12 +100,26 @@ pub enum PlanError {
         /// Why.
         why: String,
     },
+    /// A source that no profile can grant.
+    #[error("{path} is, or lies in, {what}, which no executor sees")]
+    Never {
+        /// Which, links resolved.
+        path: HostPath,
+        /// What is there.
+        what: &'static str,
+    },
     /// The home or an ancestor of it as a workspace that nobody named.
     #[error("the current directory {0} would become the workspace, and it holds a whole home or more")]
     ImplicitWorkspace(HostPath),
+    /// A place for a workspace that the profile does not attach.
+    #[error("--at {0}: there is nothing to be seen there, the profile says `workspace.access = \"none\"`")]
+    NoWorkspace(SandboxPath),
     /// `/` as the workspace.
     #[error("`/` cannot be a workspace")]
     RootWorkspace,
+    /// What the workspace protects, as a writable source.
+    #[error("{0} is, or lies in, what the profile protects in the workspace: it cannot be attached writable")]
+    ProtectedSource(HostPath),
     /// A protected name that is a link.
     #[error("the protected path {0} is a symbolic link, which cannot be held in place")]
     ProtectedLink(SandboxPath),
@@ -125,13 +148,17 @@ impl PlanError {
             Self::Limit { .. } | Self::TmpfsSize { .. } => "limit_invalid",
             Self::DuplicateTarget(_) => "target_duplicate",
             Self::ReservedTarget(_) => "target_reserved",
+            Self::BelowMask { .. } => "target_hidden",
             Self::Source { .. } => "source_unreachable",
             Self::SourceKind { .. } => "source_type",
             Self::NotGranted { .. } => "not_granted",
             Self::NothingToGrant { .. } => "nothing_to_grant",
+            Self::Never { .. } => "source_forbidden",
             Self::ImplicitWorkspace(_) => "workspace_implicit",
             Self::RootWorkspace => "workspace_root",
+            Self::NoWorkspace(_) => "workspace_none",
             Self::ProtectedLink(_) => "protected_link",
+            Self::ProtectedSource(_) => "source_protected",
             Self::Seccomp(_) => "seccomp_invalid",
             Self::NoCommand => "command_missing",
             Self::Nul(_) => "nul_byte",
@@ -146,12 +173,16 @@ impl PlanError {
             Self::Unmet { protection, .. } => Some(protection.key().to_owned()),
             Self::Limit { key, .. } => Some(format!("limits.{key}")),
             Self::DuplicateTarget(at)
+            | Self::NoWorkspace(at)
+            | Self::BelowMask { at, .. }
             | Self::ReservedTarget(at)
             | Self::ProtectedLink(at)
             | Self::TmpfsSize { at, .. } => Some(at.to_string()),
-            Self::Source { path, .. } | Self::SourceKind { path, .. } | Self::ImplicitWorkspace(path) => {
-                Some(path.to_string())
-            }
+            Self::Source { path, .. }
+            | Self::SourceKind { path, .. }
+            | Self::Never { path, .. }
+            | Self::ProtectedSource(path)
+            | Self::ImplicitWorkspace(path) => Some(path.to_string()),
             Self::NotGranted { key, .. } => Some(format!("grants.{key}")),
             _ => None,
         }
@@ -160,9 +191,14 @@ impl PlanError {
     /// What to do next.
     pub fn hint(&self) -> Option<String> {
         Some(match self {
+            // Without these there is no executor, whatever a profile prefers.
+            Self::Unmet { protection: Protection::Namespaces | Protection::Mounts, remedy, .. } => {
+                remedy.clone()
+            }
             Self::Unmet { protection, remedy, .. } => {
                 format!("{remedy}; or use a profile with `{} = \"prefer\"` below [require]", protection.key())
             }
+            Self::BelowMask { .. } => "choose another target".to_owned(),
             Self::DuplicateTarget(_) => "give one of them another target".to_owned(),
             Self::ReservedTarget(_) => "choose another target (--at for the workspace)".to_owned(),
             Self::Source { errno, .. } if *errno == libc::ENOENT => {
@@ -175,10 +211,13 @@ impl PlanError {
             Self::NothingToGrant { intent, .. } => {
                 format!("start what is missing, or leave `{}` out", intent.name())
             }
+            Self::Never { .. } => "name a directory that lies elsewhere, or a part of it".to_owned(),
             Self::ImplicitWorkspace(_) => {
                 "change into a project directory, or name the directory with -w if you mean it".to_owned()
             }
+            Self::NoWorkspace(_) => "leave --at out, or use a profile that attaches the workspace".to_owned(),
             Self::RootWorkspace => "name a project directory with -w".to_owned(),
+            Self::ProtectedSource(_) => "attach it read-only".to_owned(),
             Self::ProtectedLink(_) => {
                 "replace the link by what it points to, or use `--set workspace.access=overlay`".to_owned()
             }
@@ -235,7 +274,9 @@ pub fn resolve(
     let caches = table.caches(policy, paths, layered, workspace_at.as_ref())?;
     let granted = intents::granted(policy, request)?;
     table.intents(&granted, paths)?;
-    table.mask_state_dir(paths)?;
+    table.other_names(paths)?;
+    table.never(paths)?;
+    table.pin_masks();
     table.other_names_of_scratch(paths)?;
     let of = view::Of {
         policy,
@@ -308,6 +349,14 @@ fn notes(policy: &Policy, request: &Request, paths: &PathFacts) -> Vec<String> {
     }
     let git = paths.workspace.as_ref().and_then(|w| w.git_refused.as_ref());
     out.extend(git.map(|why| format!("the workspace's `.git` is not followed: {why}")));
+    if let Some(fact) = paths.workspace.as_ref().filter(|_| policy.workspace.access == Access::Rw) {
+        let hidden = |rel: &RelPath| fact.hidden.iter().any(|(h, kind)| *kind != Kind::Symlink && rel == h);
+        let both = fact.protected.iter().filter(|(rel, _)| hidden(rel));
+        out.extend(both.map(|(rel, _)| {
+            format!("`{rel}` is both protected and hidden: it is hidden, and so cannot be changed either")
+        }));
+    }
+    out.extend(paths.unmasked.iter().map(|at| format!("nothing is at {at}: its mask has nothing to cover")));
     out
 }
 
@@ -355,7 +404,7 @@ fn limits(policy: &Policy, host: &HostFacts) -> Result<LimitPlan, PlanError> {
         // Also where a share of the host's memory would bound it anyway: the number was not meant for this host.
         if configured.parts().0.is_some_and(|b| b.0 > host.memory_total) {
             let has = ByteSize(host.memory_total);
-            return bad("memory", configured.to_string(), format!("beyond the host's memory ({has} bytes)"));
+            return bad("memory", configured.to_string(), format!("beyond the host's memory ({has})"));
         }
     }
     if let Some(cpu) = l.cpu
@@ -504,13 +553,18 @@ type Finished = (Vec<SourceRef>, Vec<FsOp>, Vec<Watch>);
 pub(super) struct Table {
     pub(super) sources: Vec<SourceRef>,
     pub(super) ops: BTreeMap<(usize, SandboxPath), FsOp>,
-    /// Where each source is attached, for masking what lies below it.
-    pub(super) attached: Vec<(HostPath, SandboxPath)>,
+    /// Where each source is attached, and whether writable: the same directory may be seen by several names.
+    pub(super) attached: Vec<(HostPath, SandboxPath, bool)>,
     watch: Vec<Watch>,
 }
 
 fn at(path: &str) -> SandboxPath {
     SandboxPath::new(path).unwrap_or_else(|_| SandboxPath::root())
+}
+
+/// The order of the table: what holds others before them.
+fn key(at: SandboxPath) -> (usize, SandboxPath) {
+    (at.depth(), at)
 }
 
 pub(super) fn below(base: &SandboxPath, rel: &RelPath) -> SandboxPath {
@@ -519,19 +573,32 @@ pub(super) fn below(base: &SandboxPath, rel: &RelPath) -> SandboxPath {
 
 impl Table {
     pub(super) fn put(&mut self, op: FsOp) -> Result<(), PlanError> {
-        let target = op.at().clone();
-        let key = (target.depth(), target.clone());
-        if target == SandboxPath::root() {
-            return Err(PlanError::ReservedTarget(target));
+        let key = key(op.at().clone());
+        if key.0 == 0 {
+            return Err(PlanError::ReservedTarget(key.1));
         }
-        match self.ops.get(&key) {
+        match self.ops.entry(key) {
+            Entry::Vacant(place) => drop(place.insert(op)),
             // A plain directory is only a place; anything may be mounted there.
-            Some(FsOp::Dir { .. }) | None => {
-                self.ops.insert(key, op);
+            Entry::Occupied(mut place) if matches!(place.get(), FsOp::Dir { .. }) => drop(place.insert(op)),
+            Entry::Occupied(_) if matches!(op, FsOp::Dir { .. }) => {}
+            Entry::Occupied(place) => return Err(PlanError::DuplicateTarget(place.key().1.clone())),
+        }
+        Ok(())
+    }
+
+    /// Covers what is at `at`. Of what is to be held in place as well, the mask remains: it holds too. A second mask
+    /// changes nothing.
+    fn mask(&mut self, at: SandboxPath, kind: Kind) -> Result<(), PlanError> {
+        let key = (at.depth(), at.clone());
+        match self.ops.get(&key) {
+            // The type that is known says more.
+            Some(FsOp::Mask { kind: known, .. }) if *known != Kind::Other => Ok(()),
+            Some(FsOp::Mask { .. } | FsOp::Protect { .. } | FsOp::Pin { .. }) => {
+                self.ops.insert(key, FsOp::Mask { at, kind });
                 Ok(())
             }
-            Some(_) if matches!(op, FsOp::Dir { .. }) => Ok(()),
-            Some(_) => Err(PlanError::DuplicateTarget(target)),
+            _ => self.put(FsOp::Mask { at, kind }),
         }
     }
 
@@ -569,7 +636,7 @@ impl Table {
         target: SandboxPath,
     ) -> Result<(), PlanError> {
         let from = self.source(path, fact, false, false);
-        self.attached.push((fact.real.clone(), target.clone()));
+        self.attached.push((fact.real.clone(), target.clone(), false));
         self.put(FsOp::Bind { from, at: target, writable: false })
     }
 
@@ -582,7 +649,7 @@ impl Table {
         writable: bool,
     ) -> Result<(), PlanError> {
         let from = self.source(path, fact, writable, true);
-        self.attached.push((fact.real.clone(), target.clone()));
+        self.attached.push((fact.real.clone(), target.clone(), writable));
         self.put(FsOp::Bind { from, at: target, writable })
     }
 
@@ -614,6 +681,10 @@ impl Table {
                     wants: "a directory",
                 });
             }
+            forbidden(&paths.never, &fact.real)?;
+            if paths.home.as_ref().is_some_and(|home| home.is_within(&fact.real)) {
+                return Err(PlanError::Never { path: fact.real, what: "a whole home or more" });
+            }
         }
         let base = own_root.cloned();
         for (name, entry) in &paths.top {
@@ -633,7 +704,7 @@ impl Table {
             }
             for (name, content) in identity_files(policy) {
                 let target = at(&format!("/etc/{name}"));
-                if !self.ops.contains_key(&(target.depth(), target.clone())) {
+                if !self.ops.contains_key(&key(target.clone())) {
                     self.put(FsOp::File { at: target, content: content.into() })?;
                 }
             }
@@ -651,12 +722,8 @@ impl Table {
                     self.system_bind(&tool.path, &tool.fact, target.clone())?;
                 }
                 for (rel, kind) in &tool.credentials {
-                    let mask = below(&target, rel);
                     // One toolchain may lie in another, and name the same file.
-                    let key = (mask.depth(), mask.clone());
-                    if !matches!(self.ops.get(&key), Some(FsOp::Mask { .. })) {
-                        self.put(FsOp::Mask { at: mask, kind: *kind })?;
-                    }
+                    self.mask(below(&target, rel), *kind)?;
                 }
             }
         }
@@ -712,9 +779,7 @@ impl Table {
                     self.put(FsOp::Symlink { at: target.clone(), to: to.clone() })?;
                 }
                 // The type is only known once the rest of the root stands; init looks.
-                MountEntry::Mask { target, .. } => {
-                    self.put(FsOp::Mask { at: target.clone(), kind: Kind::Other })?
-                }
+                MountEntry::Mask { target, .. } => self.mask(target.clone(), Kind::Other)?,
             }
         }
         for bind in &request.binds {
@@ -725,7 +790,7 @@ impl Table {
                 ("--ro", "ro", &policy.grants.ro)
             };
             let fact = found(paths, &bind.source)?;
-            if !granted.iter().any(|dir| fact.real.is_within(dir)) {
+            if !granted.iter().any(|dir| fact.real.is_within(paths.grants.get(dir).unwrap_or(dir))) {
                 return Err(PlanError::NotGranted { what: format!("{flag} {}", bind.source), key });
             }
             // By what the path leads to, not by its spelling.
@@ -761,7 +826,7 @@ impl Table {
             });
         }
         let lower = Some(self.source(source, fact, false, true));
-        self.attached.push((fact.real.clone(), target.clone()));
+        self.attached.push((fact.real.clone(), target.clone(), false));
         self.put(FsOp::Overlay { lower, layer: None, at: target })
     }
 
@@ -771,11 +836,14 @@ impl Table {
         request: &Request,
         paths: &PathFacts,
     ) -> Result<Option<SandboxPath>, PlanError> {
-        let (Some(dir), Some(fact)) = (&request.workspace, &paths.workspace) else { return Ok(None) };
         let mut access = policy.workspace.access;
         if access == Access::None {
-            return Ok(None);
+            return match &request.at {
+                Some(at) => Err(PlanError::NoWorkspace(at.clone())),
+                None => Ok(None),
+            };
         }
+        let (Some(dir), Some(fact)) = (&request.workspace, &paths.workspace) else { return Ok(None) };
         if dir.as_path() == Path::new("/") {
             return Err(PlanError::RootWorkspace);
         }
@@ -806,10 +874,13 @@ impl Table {
         self.tree(dir, &fact.root, &target, access, &fact.protected)?;
         // A link holds nothing; what it leads to is hidden by its own name, or is not there.
         for (rel, kind) in fact.hidden.iter().filter(|(_, kind)| *kind != Kind::Symlink) {
+            if self.is_covered(&target, &below(&target, rel)) {
+                continue;
+            }
             if matches!(access, Access::Rw | Access::Overlay) {
                 self.pin_ancestors(&target, rel);
             }
-            self.put(FsOp::Mask { at: below(&target, rel), kind: *kind })?;
+            self.mask(below(&target, rel), *kind)?;
         }
         if access == Access::Rw && !missing.is_empty() {
             let modules = RelPath::new(".git/modules").ok().filter(|_| guards_git(policy));
@@ -851,9 +922,8 @@ impl Table {
         while let Some(dir) = up.filter(|d| !d.as_os_str().is_empty()) {
             if let Ok(rel) = RelPath::new(dir) {
                 let pin = below(base, &rel);
-                let key = (pin.depth(), pin.clone());
                 // A parent that is itself held or hidden is already a mount point.
-                self.ops.entry(key).or_insert(FsOp::Pin { at: pin });
+                self.ops.entry(key(pin.clone())).or_insert(FsOp::Pin { at: pin });
             }
             up = dir.parent();
         }
@@ -875,41 +945,128 @@ impl Table {
             Access::Rw => {
                 self.bind(dir, fact, target.clone(), true)?;
                 for (rel, kind) in protected {
-                    let place = below(target, rel);
-                    if *kind == Kind::Symlink {
-                        return Err(PlanError::ProtectedLink(place));
-                    }
-                    self.pin_ancestors(target, rel);
-                    let key = (place.depth(), place.clone());
-                    self.ops.insert(key, FsOp::Protect { at: place, kind: *kind });
+                    self.protect(target, rel, *kind)?;
                 }
             }
         }
         Ok(())
     }
 
-    /// Stockade's own state is never visible, wherever a source may show it.
-    fn mask_state_dir(&mut self, paths: &PathFacts) -> Result<(), PlanError> {
-        let Some(state) = &paths.state_dir else { return Ok(()) };
-        let mut masks = Vec::new();
-        for (real, target) in &self.attached {
-            if state == real {
-                return Err(PlanError::NotGranted {
-                    what: format!("the state directory {state}"),
-                    key: "rw",
-                });
-            }
-            if let Some(rel) = state.below(real) {
-                masks.push((target.clone(), rel));
-            }
+    /// Holds an existing name of the tree at `base` in place.
+    fn protect(&mut self, base: &SandboxPath, rel: &RelPath, kind: Kind) -> Result<(), PlanError> {
+        let place = below(base, rel);
+        if self.is_covered(base, &place) {
+            return Ok(());
         }
-        for (base, rel) in masks {
-            self.pin_ancestors(&base, &rel);
-            let mask = below(&base, &rel);
-            let key = (mask.depth(), mask.clone());
-            self.ops.insert(key, FsOp::Mask { at: mask, kind: Kind::Dir });
+        if kind == Kind::Symlink {
+            return Err(PlanError::ProtectedLink(place));
+        }
+        self.pin_ancestors(base, rel);
+        let key = (place.depth(), place.clone());
+        match self.ops.get(&key) {
+            None | Some(FsOp::Pin { .. } | FsOp::Protect { .. }) => {
+                self.ops.insert(key, FsOp::Protect { at: place, kind });
+                Ok(())
+            }
+            // Hidden holds too.
+            Some(FsOp::Mask { .. }) => Ok(()),
+            Some(_) => Err(PlanError::DuplicateTarget(place)),
+        }
+    }
+
+    /// Whether something else is mounted between the tree at `base` and `place`, so that the tree's own name there
+    /// cannot be reached.
+    fn is_covered(&self, base: &SandboxPath, place: &SandboxPath) -> bool {
+        self.ops.values().any(|op| {
+            let at = op.at();
+            brings_a_tree(op) && at != base && at != place && at.is_within(base) && place.is_within(at)
+        })
+    }
+
+    /// The workspace's protected and hidden names are so by every name under which a source shows them.
+    fn other_names(&mut self, paths: &PathFacts) -> Result<(), PlanError> {
+        let Some(fact) = &paths.workspace else { return Ok(()) };
+        let root = &fact.root.real;
+        let of_git = fact
+            .git
+            .iter()
+            .flat_map(|g| g.protected.iter().map(|(rel, kind)| (g.common_fact.real.join(rel), *kind)));
+        let protected: Vec<(HostPath, Kind)> =
+            fact.protected.iter().map(|(rel, kind)| (root.join(rel), *kind)).chain(of_git).collect();
+        let hidden = fact.hidden.iter().filter(|(_, kind)| *kind != Kind::Symlink);
+        let hidden: Vec<(HostPath, Kind)> = hidden.map(|(rel, kind)| (root.join(rel), *kind)).collect();
+        for (real, target, writable) in self.attached.clone() {
+            for (path, kind) in &hidden {
+                if real.is_within(path) {
+                    return Err(PlanError::Never {
+                        path: real,
+                        what: "what the profile hides in the workspace",
+                    });
+                }
+                if let Some(rel) = path.below(&real)
+                    && !self.is_covered(&target, &below(&target, &rel))
+                {
+                    self.pin_ancestors(&target, &rel);
+                    self.mask(below(&target, &rel), *kind)?;
+                }
+            }
+            for (path, kind) in protected.iter().filter(|_| writable) {
+                if real.is_within(path) {
+                    return Err(PlanError::ProtectedSource(real));
+                }
+                if let Some(rel) = path.below(&real) {
+                    self.protect(&target, &rel, *kind)?;
+                }
+            }
         }
         Ok(())
+    }
+
+    /// What no executor sees: no source is it or lies in it, and where a source holds it, it is covered.
+    fn never(&mut self, paths: &PathFacts) -> Result<(), PlanError> {
+        let mut masks = Vec::new();
+        for (real, target, _) in &self.attached {
+            forbidden(&paths.never, real)?;
+            for never in &paths.never {
+                masks.extend(never.path.below(real).map(|rel| (target.clone(), rel, never.kind)));
+            }
+        }
+        for (base, rel, kind) in masks {
+            let at = below(&base, &rel);
+            // Something else is mounted over it, there or above. (Another source has its own entry.)
+            let there = self.ops.get(&(at.depth(), at.clone()));
+            if self.is_covered(&base, &at) || there.is_some_and(brings_a_tree) {
+                continue;
+            }
+            self.pin_ancestors(&base, &rel);
+            self.mask(at, kind)?;
+        }
+        Ok(())
+    }
+
+    /// A profile's mask in a tree that the command may change is held like a hidden name of the workspace.
+    fn pin_masks(&mut self) {
+        let masks: Vec<SandboxPath> = self
+            .ops
+            .values()
+            .filter(|op| matches!(op, FsOp::Mask { kind: Kind::Other, .. }))
+            .map(|op| op.at().clone())
+            .collect();
+        for mask in masks {
+            // The deepest thing above it that brings a tree of its own: operations are in the order of their depth.
+            let around = self.ops.values().rev().find(|op| {
+                let own = matches!(op, FsOp::Dir { .. } | FsOp::Pin { .. } | FsOp::Protect { .. });
+                !own && *op.at() != mask && mask.is_within(op.at())
+            });
+            let (Some(FsOp::Bind { at, writable: true, .. }) | Some(FsOp::Overlay { at, .. })) = around
+            else {
+                continue;
+            };
+            let at = at.clone();
+            if let Some(rel) = mask.below(&at) {
+                self.pin_ancestors(&at, &rel);
+            }
+        }
     }
 
     fn finish(self) -> Result<Finished, PlanError> {
@@ -925,12 +1082,33 @@ impl Table {
                 _ => None,
             })
             .collect();
-        let ops = self
-            .ops
-            .into_values()
-            .filter(|op| !masked.iter().any(|m| op.at() != m && op.at().is_within(m)))
-            .collect();
+        let mut ops = Vec::with_capacity(self.ops.len());
+        for op in self.ops.into_values() {
+            let mask = masked.iter().find(|m| op.at() != *m && op.at().is_within(m));
+            match (mask, &op) {
+                (None, _) => ops.push(op),
+                (Some(_), FsOp::Mask { .. } | FsOp::Protect { .. } | FsOp::Pin { .. }) => {}
+                // Left out in silence it would seem to be there.
+                (Some(mask), _) => {
+                    return Err(PlanError::BelowMask { at: op.at().clone(), mask: mask.clone() });
+                }
+            }
+        }
         Ok((self.sources, ops, self.watch))
+    }
+}
+
+/// Whether what was at its place before can no longer be reached by that name. A directory or link of a table does not
+/// cover one that is there.
+fn brings_a_tree(op: &FsOp) -> bool {
+    matches!(op, FsOp::Bind { .. } | FsOp::Overlay { .. } | FsOp::Tmpfs { .. } | FsOp::Scratch { .. })
+}
+
+/// Refuses what no executor sees.
+fn forbidden(never: &[Never], real: &HostPath) -> Result<(), PlanError> {
+    match never.iter().find(|n| *real == n.path || (n.inside && real.is_within(&n.path))) {
+        Some(found) => Err(PlanError::Never { path: real.clone(), what: found.what }),
+        None => Ok(()),
     }
 }
 
@@ -954,9 +1132,7 @@ fn missing_protected(policy: &Policy, fact: &WorkspaceFact) -> Vec<RelPath> {
 }
 
 pub(super) fn check_target(target: &SandboxPath) -> Result<(), PlanError> {
-    let first = target.as_path().iter().nth(1).map(OsStrExt::as_bytes);
-    let reserved = [&b"proc"[..], b"dev", b"sys", b".stockade"];
-    if first.is_none_or(|name| reserved.contains(&name)) {
+    if reserved(target) {
         return Err(PlanError::ReservedTarget(target.clone()));
     }
     Ok(())
@@ -1019,7 +1195,7 @@ fn command(
     let home = home(policy.user);
     let path = search_path(policy, request, paths);
     let mut env: BTreeMap<OsBytes, OsBytes> = BTreeMap::new();
-    for (name, value) in &request.caller_env {
+    for (name, value) in request.caller_env.iter() {
         if policy.env.pass.iter().any(|p| name_matches(p, name.as_bytes())) {
             env.insert(name.clone(), value.clone());
         }

@@ -5,7 +5,7 @@ use super::error::Fault;
 use super::order::env_covers;
 use super::types::{Limits, NetworkPolicy, Posture};
 use super::{STARS_MAX, SUMMARY_CHARS_MAX};
-use crate::base::{ByteSize, Millis, RelPath};
+use crate::base::{ByteSize, Millis, RelPath, SandboxPath};
 use std::fmt::Display;
 
 /// Variables by which an environment chooses code that every dynamically linked program or shell loads.
@@ -248,6 +248,16 @@ pub(super) fn network(network: NetworkPolicy) -> Result<(), (&'static str, Fault
     }
 }
 
+/// Whether a place is the executor's own, what lies below it included: nothing is mounted there, by whomever. The one
+/// place that says so.
+pub fn reserved(target: &SandboxPath) -> bool {
+    // Where the executor's root is built, with names of its own at its top.
+    let building = target.as_bytes().starts_with(b"/.stockade");
+    building
+        || target.depth() == 0
+        || ["/proc", "/dev", "/sys"].iter().any(|own| target.as_path().starts_with(own))
+}
+
 pub(super) fn shown(text: &str) -> String {
     crate::base::text::visible(text.as_bytes())
 }
@@ -290,6 +300,17 @@ mod tests {
         assert_eq!(refused(|l| l.scratch = ByteSize(MIB - 1)), "limits.scratch");
         assert_eq!(refused(|l| l.scratch_inodes = 255), "limits.scratch_inodes");
         assert_eq!(refused(|l| l.disk = Some(ByteSize(0))), "limits.disk");
+    }
+
+    #[test]
+    fn places_of_the_executors_own() {
+        let at = |p: &str| reserved(&SandboxPath::new(p).unwrap());
+        for own in ["/", "/proc", "/proc/self/x", "/dev/shm", "/sys/fs", "/.stockade-empty", "/.stockade/x"] {
+            assert!(at(own), "{own}");
+        }
+        for free in ["/processes", "/x/proc", "/device", "/system", "/x/.stockade", "/tmp", "/.x"] {
+            assert!(!at(free), "{free}");
+        }
     }
 
     #[test]

@@ -374,7 +374,7 @@ mod tests {
     fn file(text: &str) -> Policy {
         let origin = super::super::Origin::File(crate::base::HostPath::new("/p.toml").unwrap());
         let bytes = format!("version = 1\nextends = \"offline\"\n{text}").into_bytes();
-        load(Candidate { origin, bytes }, &EmbeddedOnly, None, &[]).unwrap()
+        load(Candidate::new(origin, bytes), &EmbeddedOnly, None, &[]).unwrap()
     }
 
     #[test]

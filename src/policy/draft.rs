@@ -137,7 +137,7 @@ mod tests {
 
     fn narrowed(base: &str, text: &str) -> Policy {
         let origin = Origin::Project(HostPath::new("/w/.stockade/profile.toml").unwrap());
-        let project = Candidate { origin, bytes: text.as_bytes().to_vec() };
+        let project = Candidate::new(origin, text.as_bytes().to_vec());
         load(Candidate::embedded(base).unwrap(), &EmbeddedOnly, Some(project), &[]).unwrap()
     }
 

@@ -181,11 +181,17 @@ pub enum Fault {
     /// A mount over the root itself.
     #[error("the root itself is not a mount target")]
     TargetRoot,
-    /// A mount over or from procfs.
-    #[error(
-        "procfs is the executor's own: it is neither a source nor a target (a mask inside it is permitted)"
-    )]
+    /// A source in procfs.
+    #[error("procfs is the executor's own: the host's is no source")]
     Procfs,
+    /// A target that is the executor's own.
+    #[error(
+        "nothing can be mounted or masked at {target}: /proc, /dev, /sys and /.stockade* are the executor's own"
+    )]
+    ReservedTarget {
+        /// The place.
+        target: String,
+    },
     /// A mount entry without a key that its type needs.
     #[error("a {kind} mount needs `{field}`")]
     MountNeeds {
@@ -332,6 +338,7 @@ impl Fault {
             Self::DuplicateTarget { .. } => "duplicate_target",
             Self::TargetRoot => "target_root",
             Self::Procfs => "procfs",
+            Self::ReservedTarget { .. } => "target_reserved",
             Self::MountNeeds { .. } => "mount_needs",
             Self::MountHasNo { .. } => "mount_has_no",
             Self::Empty => "empty",
@@ -379,6 +386,10 @@ impl Fault {
             Self::NotSettable { instead } => instead,
             Self::DuplicateTarget { .. } => "keep one of them",
             Self::TargetRoot => "another root is `root.dir`",
+            Self::Procfs => "leave it out: the executor has a procfs of its own",
+            Self::ReservedTarget { .. } => {
+                "leave it out: dangerous entries of /proc are masked already, /dev is minimal and /sys is absent"
+            }
             Self::EnvLoader { .. } => {
                 "a profile can give it a fixed value in `env.set`; the caller can use --env"
             }
@@ -396,7 +407,6 @@ impl Fault {
             | Self::ExtendsTooDeep
             | Self::SettingForm { .. }
             | Self::Widens { .. }
-            | Self::Procfs
             | Self::MountNeeds { .. }
             | Self::MountHasNo { .. }
             | Self::Empty

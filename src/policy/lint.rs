@@ -127,9 +127,9 @@ rules! {
     Redundant = "SL016" "redundant-entry" [Note]
         "another entry covers it already",
         "leave it out";
-    ProtectHidden = "SL017" "protect-and-hide" [Error]
-        "a name is either held read-only or masked: as soon as it exists in a workspace, runs there are refused",
-        "take it out of one of the two lists: what is hidden cannot be changed either";
+    ProtectHidden = "SL017" "protect-and-hide" [Warning]
+        "what is in both lists is hidden: it cannot be changed either, and programs that read it find nothing",
+        "take it out of one of the two lists";
     LiteralPattern = "SL018" "literal-pattern" [Warning]
         "only `*` is special, and only within one component: every other character stands for itself, so this matches hardly anything",
         "write each name out, or use `*`";
@@ -178,7 +178,7 @@ rules! {
         "one limit is reached before the other can be",
         "raise the one or lower the other";
     MaskOfNothing = "SL033" "mask-of-nothing" [Warning]
-        "a mask covers what is there: unless a workspace has it, every run is refused",
+        "a mask covers what is there: unless a workspace has it, this one does nothing",
         "leave it out, or mask something that the root has; names in a workspace belong into `workspace.hide`";
     HostNetwork = "SL034" "host-network" [Note]
         "the command reaches whatever the host reaches: services on the host's loopback, metadata services, and abstract sockets where Landlock cannot scope them",
@@ -196,7 +196,7 @@ rules! {
         "a call beyond the sets opens more of the kernel, or of other processes inside, to the command",
         "leave it out unless a program fails without it";
     GrantUnreachable = "SL039" "grant-unreachable" [Warning]
-        "sources are compared by where they really lie, so nothing is ever below this directory",
+        "sources are compared by where they really lie: a link in a grant counts only where nobody but root can have made it",
         "write the directory that it leads to";
     ShadowsBuiltIn = "SL040" "shadows-built-in" [Warning, Note]
         "who asks for the built-in profile by its name gets this file instead",

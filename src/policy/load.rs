@@ -3,9 +3,10 @@
 use super::error::{Fault, LibraryError, Place, PolicyError, near_profiles};
 use super::merge::{Input, Mode, apply, blank, check_whole};
 use super::types::{Origin, Policy};
-use super::{EXTENDS_DEPTH_MAX, FLOOR_PROFILE, Setting, embedded, is_profile_name};
+use super::{EXTENDS_DEPTH_MAX, FLOOR_PROFILE, Setting, embedded, embedded_names, is_profile_name, shipped};
 use crate::base::HostPath;
 use crate::manifest::{ProfileFile, Spans, parse_profile};
+use std::borrow::Cow;
 
 /// A profile's bytes and where they came from.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -13,7 +14,9 @@ pub struct Candidate {
     /// Where from.
     pub origin: Origin,
     /// The file's content.
-    pub bytes: Vec<u8>,
+    pub bytes: Cow<'static, [u8]>,
+    /// Which of the built-in ones it is.
+    built_in: Option<&'static str>,
 }
 
 /// Finds profiles by name, in the order of [`super::search_path`]. The built-in ones need not be found:
@@ -37,12 +40,19 @@ impl Library for EmbeddedOnly {
 }
 
 impl Candidate {
+    /// What a file says.
+    pub fn new(origin: Origin, bytes: Vec<u8>) -> Self {
+        Self { origin, bytes: Cow::Owned(bytes), built_in: None }
+    }
+
     /// The built-in profile of that name.
     pub fn embedded(name: &str) -> Option<Self> {
-        let text = embedded(name)?;
-        // The reasons are for readers; parsing them is half the work, and a test reads every built-in one whole.
-        let without = text.split_once("\n[why]\n").map_or(text, |(keys, _)| keys);
-        Some(Self { origin: Origin::Embedded, bytes: without.as_bytes().to_vec() })
+        let name = *embedded_names().iter().find(|n| **n == name)?;
+        Some(Self {
+            origin: Origin::Embedded,
+            bytes: Cow::Borrowed(embedded(name)?.as_bytes()),
+            built_in: Some(name),
+        })
     }
 }
 
@@ -60,6 +70,14 @@ pub(super) struct Layers {
     pub(super) policy: Policy,
 }
 
+/// The files that extend one another, the caller's first, and the policy that they stand on: that of a built-in
+/// profile, as it was merged beforehand, or the blank one.
+struct Chain {
+    links: Vec<Link>,
+    base: Policy,
+    built_in: Option<&'static str>,
+}
+
 /// The policy of `root` (the profile that the caller chose, or the default one), with what it extends below
 /// it and `project` and `sets` on top, which may only narrow.
 ///
@@ -71,7 +89,10 @@ pub fn load(
     project: Option<Candidate>,
     sets: &[Setting],
 ) -> Result<Policy, PolicyError> {
-    let mut policy = layers(root, library, project)?.policy;
+    let mut policy = merged(&chain(root, library, shipped::policy)?)?;
+    if let Some(candidate) = project {
+        policy = narrow_by_project(policy, candidate)?.0;
+    }
     if !sets.is_empty() {
         // One by one, and looked at as a whole when all are in: two may make sense together only.
         for set in sets {
@@ -82,24 +103,15 @@ pub fn load(
     Ok(policy)
 }
 
-/// [`load`] without settings, with the files kept.
+/// [`load`] without settings, with all files kept, those of the built-in profiles too.
 pub(super) fn layers(
     root: Candidate,
     library: &dyn Library,
     project: Option<Candidate>,
 ) -> Result<Layers, PolicyError> {
-    let mut links = chain(root, library)?;
-    let mut policy = blank();
-    for link in links.iter().rev() {
-        policy = apply(policy, &Input::file(&link.origin, &link.file), Mode::Extend)?;
-    }
-    policy.name = profile_name(&links[0])?;
-    policy.origins = links.iter().map(|link| link.origin.clone()).collect();
-    check_whole(&policy, |key| {
-        // The file nearest to the caller that says something about it.
-        let link = links.iter().find(|l| l.file.spans.contains(key)).unwrap_or(&links[0]);
-        place(&link.origin, &link.file.spans, key)
-    })?;
+    let chain = chain(root, library, |_| None)?;
+    let mut policy = merged(&chain)?;
+    let mut links = chain.links;
     if let Some(candidate) = project {
         let (narrowed, link) = narrow_by_project(policy, candidate)?;
         policy = narrowed;
@@ -112,7 +124,7 @@ pub(super) fn layers(
 pub(super) const NOT_FOR_PROJECTS: [&str; 5] = ["name", "extends", "grants", "root.dir", "env.set"];
 
 fn narrow_by_project(policy: Policy, candidate: Candidate) -> Result<(Policy, Link), PolicyError> {
-    let Candidate { origin, bytes } = candidate;
+    let Candidate { origin, bytes, .. } = candidate;
     let file = parse_profile(&bytes).map_err(|e| PolicyError::of_manifest(&origin, e))?;
     if let Some(key) = NOT_FOR_PROJECTS.into_iter().find(|key| file.spans.contains(key)) {
         return Err(PolicyError {
@@ -144,17 +156,58 @@ fn place(origin: &Origin, spans: &Spans, key: &str) -> Place {
     Place::File { origin: origin.clone(), at: spans.at(key) }
 }
 
-fn chain(root: Candidate, library: &dyn Library) -> Result<Vec<Link>, PolicyError> {
-    let mut chain: Vec<Link> = Vec::new();
+/// What the files of a chain make of what they stand on.
+fn merged(files: &Chain) -> Result<Policy, PolicyError> {
+    let Chain { links, base, built_in } = files;
+    let mut policy = base.clone();
+    for link in links.iter().rev() {
+        policy = apply(policy, &Input::file(&link.origin, &link.file), Mode::Extend)?;
+    }
+    if let Some(first) = links.first() {
+        policy.name = profile_name(first)?;
+    }
+    policy.origins.splice(..0, links.iter().map(|link| link.origin.clone()));
+    check_whole(&policy, |key| {
+        // Only now are the built-in ones worth reading.
+        let below = built_in.and_then(Candidate::embedded);
+        let below = below.and_then(|root| chain(root, &EmbeddedOnly, |_| None).ok());
+        let all = || links.iter().chain(below.iter().flat_map(|b| &b.links));
+        // The file nearest to the caller that says something about it.
+        match all().find(|l| l.file.spans.contains(key)).or_else(|| all().next()) {
+            Some(link) => place(&link.origin, &link.file.spans, key),
+            None => Place::File { origin: Origin::Embedded, at: None },
+        }
+    })?;
+    Ok(policy)
+}
+
+fn chain(
+    root: Candidate,
+    library: &dyn Library,
+    ready: fn(&str) -> Option<Policy>,
+) -> Result<Chain, PolicyError> {
+    let mut links: Vec<Link> = Vec::new();
     let mut next = Some((root, None::<String>));
     while let Some((candidate, found_as)) = next.take() {
-        let Candidate { origin, bytes } = candidate;
+        let Candidate { origin, bytes, built_in } = candidate;
+        if let Some(name) = built_in
+            && let Some(base) = ready(name)
+            && links.len() + base.origins.len() <= EXTENDS_DEPTH_MAX
+        {
+            return Ok(Chain { links, base, built_in });
+        }
         let file = parse_profile(&bytes).map_err(|e| PolicyError::of_manifest(&origin, e))?;
         let found_as = found_as.or_else(|| file.doc.name.clone());
-        chain.push(Link { origin, found_as, file });
-        next = below(&chain, library)?;
+        links.push(Link { origin, found_as, file });
+        next = below(&links, library)?;
     }
-    Ok(chain)
+    Ok(Chain { links, base: blank(), built_in: None })
+}
+
+/// A built-in profile as its file and those below it say; what `shipped` keeps.
+#[cfg(test)]
+pub(super) fn from_files(name: &str) -> Policy {
+    merged(&chain(Candidate::embedded(name).unwrap(), &EmbeddedOnly, |_| None).unwrap()).unwrap()
 }
 
 /// What the last link of `chain` extends.

@@ -393,9 +393,8 @@ fn mount(doc: &MountDoc, key: &str, input: &Input<'_>) -> Result<MountEntry, Pol
     if target.depth() == 0 {
         return Err(at("target", Fault::TargetRoot));
     }
-    let proc = target.as_path().starts_with("/proc");
-    if proc && (doc.kind != MountKind::Mask || target.depth() == 1) {
-        return Err(at("target", Fault::Procfs));
+    if check::reserved(&target) {
+        return Err(at("target", Fault::ReservedTarget { target: target.to_string() }));
     }
     let source = || {
         let source = doc.source.clone().ok_or_else(|| needs("source"))?;

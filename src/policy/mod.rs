@@ -20,13 +20,14 @@ mod merge;
 mod order;
 mod resolved;
 mod setting;
+mod shipped;
 #[cfg(test)]
 mod tests;
 mod types;
 
 pub use caches::{CACHES, Cache, Tool, Top};
 pub use calls::{CallSet, Calls, RefusedCall};
-pub use check::{MEMORY_MIN, tmpfs_size};
+pub use check::{MEMORY_MIN, reserved, tmpfs_size};
 pub use diff::{Change, Difference, Direction, Group, diff};
 pub use draft::project_draft;
 pub use embedded::{

@@ -99,7 +99,7 @@ mod tests {
     fn what_was_shown_is_read_back() {
         let everything = include_bytes!("../../tests/fixtures/manifest/valid/everything.toml");
         let file = Origin::File(HostPath::new("/everything.toml").unwrap());
-        let candidate = Candidate { origin: file, bytes: everything.to_vec() };
+        let candidate = Candidate::new(file, everything.to_vec());
         let candidates = embedded_names().iter().map(|name| Candidate::embedded(name).unwrap());
         for candidate in candidates.chain([candidate]) {
             let policy = load(candidate, &EmbeddedOnly, None, &[]).unwrap();

@@ -12,11 +12,9 @@ struct Files(BTreeMap<&'static str, String>);
 
 impl Library for Files {
     fn find(&self, name: &str) -> Result<Option<Candidate>, LibraryError> {
-        Ok(self.0.get(name).map(|text| Candidate {
-            origin: Origin::User(
-                HostPath::new(format!("/home/u/.config/stockade/profiles/{name}.toml")).unwrap(),
-            ),
-            bytes: text.clone().into_bytes(),
+        Ok(self.0.get(name).map(|text| {
+            let path = HostPath::new(format!("/home/u/.config/stockade/profiles/{name}.toml")).unwrap();
+            Candidate::new(Origin::User(path), text.clone().into_bytes())
         }))
     }
 }
@@ -40,10 +38,8 @@ fn from_library(name: &str, lib: &Files) -> Result<Policy, PolicyError> {
 }
 
 fn project(text: &str) -> Candidate {
-    Candidate {
-        origin: Origin::Project(HostPath::new("/w/.stockade/profile.toml").unwrap()),
-        bytes: format!("version = 1\n{text}").into_bytes(),
-    }
+    let origin = Origin::Project(HostPath::new("/w/.stockade/profile.toml").unwrap());
+    Candidate::new(origin, format!("version = 1\n{text}").into_bytes())
 }
 
 fn narrowed(profile: &str, text: &str, sets: &[&str]) -> Result<Policy, PolicyError> {

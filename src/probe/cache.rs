@@ -93,9 +93,18 @@ impl Store {
         let uid = rustix::process::geteuid().as_raw();
         let parent = open_or_make(fs::CWD, state, state, uid)?;
         let cache = state.join("cache");
-        let dir = open_or_make(&parent, Path::new("cache"), &cache, uid)?;
-        let key = key(&dir, uid).map_err(StoreError::Key)?;
-        Ok(Self { dir, uid, key })
+        Self::within(open_or_make(&parent, Path::new("cache"), &cache, uid)?)
+    }
+
+    /// The store in the opened directory `cache`, of which the caller knows that it is a real directory of its own that
+    /// nobody else may write.
+    ///
+    /// # Errors
+    /// [`StoreError::Key`].
+    pub fn within(cache: OwnedFd) -> Result<Self, StoreError> {
+        let uid = rustix::process::geteuid().as_raw();
+        let key = key(&cache, uid).map_err(StoreError::Key)?;
+        Ok(Self { dir: cache, uid, key })
     }
 
     /// The bytes that were put under `kind` and `key`, if they are there and whole.

@@ -3,7 +3,8 @@
 //! caller, unless that is root) and is nobody else's to write, and when the profile lets sources come from there: else
 //! whoever can write a file called `.git` could have another repository mounted.
 
-use super::paths::{fact, lexical, names, read_small};
+use super::listing::names;
+use super::paths::{fact, lexical, read_small};
 use super::workspace::{kind_beneath, open_beneath};
 use crate::base::text::visible;
 use crate::base::{HostPath, RelPath};
@@ -63,9 +64,9 @@ pub(super) struct Terms<'a> {
     pub(super) guards: bool,
 }
 
-/// Looks at `.git` of the workspace whose descriptor is `root`.
-pub(super) fn of_workspace(root: &OwnedFd, terms: &Terms<'_>) -> Answer {
-    match kind_beneath(root, Path::new(".git")) {
+/// Looks at `.git` of the workspace whose descriptor is `root` and where it was `found`.
+pub(super) fn of_workspace(root: &OwnedFd, found: Result<Kind, Errno>, terms: &Terms<'_>) -> Answer {
+    match found {
         Err(Errno::NOENT) => Answer::Nothing,
         Err(e) => Answer::Refused(format!("`.git` cannot be looked at: {e}")),
         Ok(Kind::Dir) => {
@@ -576,7 +577,11 @@ mod tests {
         let ask = |caller, granted: &Path| {
             let granted = [HostPath::new(granted).unwrap()];
             let sources = (&granted[..], "grants.rw");
-            of_workspace(&root, &Terms { path: &w, root: &fact, caller, sources, guards: true })
+            of_workspace(
+                &root,
+                kind_beneath(&root, Path::new(".git")),
+                &Terms { path: &w, root: &fact, caller, sources, guards: true },
+            )
         };
         assert!(matches!(ask(fact.uid, dir.path()), Answer::Linked(_)));
         assert!(matches!(ask(0, dir.path()), Answer::Linked(_)));

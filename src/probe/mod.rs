@@ -9,6 +9,8 @@ pub mod doctor;
 mod git;
 pub mod host;
 mod intents;
+mod listing;
+mod never;
 pub mod paths;
 mod proc;
 mod remedy;
@@ -21,7 +23,8 @@ mod workspace;
 pub use cache::{Store, StoreError};
 pub use host::ProbeError;
 pub use intents::intents;
-pub use paths::{GatherError, gather, look_up};
+pub(crate) use listing::{Seen, list, names};
+pub use paths::{GatherError, gather, look_up, plain};
 pub use remedy::apparmor_profile;
 
 use crate::base::Digest;

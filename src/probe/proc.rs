@@ -14,6 +14,8 @@ const READ_BYTES_MAX: u64 = 16 << 20;
 /// One line of mountinfo, as far as we need it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MountLine {
+    /// The device of its file system, `major:minor`.
+    pub dev: Vec<u8>,
     /// The directory of the file system that is the mount's root.
     pub root: PathBuf,
     /// Where it is mounted.
@@ -69,11 +71,12 @@ pub fn parse_mounts(text: &[u8]) -> Vec<MountLine> {
 fn parse_mount(line: &[u8]) -> Option<MountLine> {
     let mut fields = line.split(|b| *b == b' ');
     let mut first = fields.by_ref().take(6);
-    let (root, point, options) = (first.nth(3)?, first.next()?, first.next()?);
+    let (dev, root, point, options) = (first.nth(2)?, first.next()?, first.next()?, first.next()?);
     // Optional fields, then a lone hyphen.
     let mut rest = fields.skip_while(|f| *f != b"-").skip(1);
     let (fs_type, _source, super_options) = (rest.next()?, rest.next()?, rest.next()?);
     Some(MountLine {
+        dev: dev.to_vec(),
         root: unescape(root),
         point: unescape(point),
         options: options.to_vec(),
@@ -120,6 +123,7 @@ mod tests {
                      broken\n37 35 0:1 / /a rw - - - -\n38 1 0:2 / /\\04 ro - proc none rw\n1 2 3 4 5 6 7\n";
         let got = parse_mounts(text);
         assert_eq!(got.len(), 3);
+        assert_eq!(got[0].dev, b"98:0");
         assert_eq!(got[0].root, Path::new("/mnt1"));
         assert_eq!(got[0].point, Path::new("/mnt 2\\x\ny"));
         assert_eq!(got[0].fs_type, b"ext3");

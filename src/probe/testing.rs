@@ -35,7 +35,7 @@ pub(super) fn request(workspace: Option<&HostPath>) -> Request {
         binds: Vec::new(),
         tmpfs: Vec::new(),
         env: BTreeMap::new(),
-        caller_env: BTreeMap::new(),
+        caller_env: Default::default(),
         root: None,
         tty: false,
         timeout: false,

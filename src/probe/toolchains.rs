@@ -2,7 +2,7 @@
 //! (a home, the top of a tree, system state) is left out, whatever names it; so is one that a variable names and that
 //! another user owns or may write.
 
-use super::paths::{kind, lexical, look_up};
+use super::paths::{is_top, kind, lexical, look_up, open_path};
 use crate::base::{HostPath, OsBytes, RelPath};
 use crate::plan::{Kind, LeftOut, PathFact, ToolchainFact};
 use rustix::fs::{self, AtFlags, CWD};
@@ -139,7 +139,7 @@ impl Bounds {
         workspace: Option<&HostPath>,
         state: Option<&HostPath>,
     ) -> Self {
-        let real = |p: &HostPath| look_up(p.as_path()).map_or_else(|_| p.clone(), |f| f.real);
+        let real = |p: &HostPath| open_path(p.as_path()).map_or_else(|_| p.clone(), |(_, real)| real);
         Self {
             homes: home.into_iter().flat_map(|h| [h.clone(), real(h)]).collect(),
             workspace: workspace.cloned(),
@@ -152,9 +152,12 @@ impl Bounds {
     /// # Errors
     /// Why what a variable names is not shown.
     fn accept(&self, path: HostPath, variable: Option<&str>) -> Result<Option<ToolchainFact>, String> {
-        let within = |p: &HostPath, dir: &str| p.as_path().starts_with(dir);
-        // Most entries of PATH end here, before any system call.
-        if variable.is_none() && within(&path, "/usr") {
+        let within = |p: &HostPath, dir: &str| {
+            p.as_bytes().strip_prefix(dir.as_bytes()).is_some_and(|rest| matches!(rest, [] | [b'/', ..]))
+        };
+        // `/bin` and its like are the root's own, links or directories. Most entries of PATH end here, before any
+        // system call.
+        if is_top(&path) || (variable.is_none() && within(&path, "/usr")) {
             return Ok(None);
         }
         let Some(fact) = look_up(path.as_path()).ok().filter(|f| f.kind == Kind::Dir) else {
@@ -171,9 +174,7 @@ impl Bounds {
             // By its real name: links on the way to it may not be there inside.
             return Ok(Some(tool(fact.real.clone(), fact, true)));
         }
-        // `/bin` and its like are the root's own, links or directories.
-        let base =
-            within(&fact.real, "/usr") || super::paths::is_top(&path) || super::paths::is_top(&fact.real);
+        let base = within(&fact.real, "/usr") || is_top(&fact.real);
         let in_workspace = self.workspace.as_ref().is_some_and(|w| fact.real != *w && fact.real.is_within(w));
         if base || in_workspace {
             return Ok(None);

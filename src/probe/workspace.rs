@@ -1,7 +1,8 @@
 //! Protected and hidden names of a workspace: which of the profile's patterns match what, looked up beneath the
 //! workspace's descriptor without following links. The tree is another's to change while we look.
 
-use super::paths::{ENTRIES_MAX, GatherError, kind, names};
+use super::listing::{Listing, Seen, list};
+use super::paths::{ENTRIES_MAX, GatherError, kind, wild_tops};
 use crate::base::text::visible;
 use crate::base::{RelPath, name_matches};
 use crate::plan::Kind;
@@ -14,13 +15,20 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-/// A directory tree, and the listings that were read of it.
+/// Directories of one tree that are kept open.
+const OPEN_DIRS_MAX: usize = 16;
+
+/// A directory tree, and what was read of it.
 pub(super) struct Beneath {
     root: OwnedFd,
-    listings: BTreeMap<PathBuf, Listing>,
+    listings: BTreeMap<PathBuf, Names>,
+    /// What the root was seen to hold, if it had to be listed.
+    seen: Option<Seen>,
+    /// Directories in which something was looked up.
+    dirs: BTreeMap<PathBuf, Result<OwnedFd, Errno>>,
 }
 
-type Listing = Rc<Result<Option<Vec<OsString>>, Errno>>;
+type Names = Rc<Result<Option<Vec<OsString>>, Errno>>;
 
 /// Opens beneath `root`, no link anywhere on the way followed.
 pub(super) fn open_beneath(root: &OwnedFd, path: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
@@ -42,21 +50,73 @@ pub(super) fn kind_beneath(root: &OwnedFd, path: &Path) -> Result<Kind, Errno> {
 }
 
 impl Beneath {
-    pub(super) fn new(root: OwnedFd) -> Self {
-        Self { root, listings: BTreeMap::new() }
+    /// The tree at `root`, for `patterns`: where one of them begins with a `*`, the root must be listed anyway, and many
+    /// look-ups of names that are not there are saved.
+    pub(super) fn new<'p>(root: OwnedFd, patterns: impl Iterator<Item = &'p RelPath>) -> Self {
+        let mut new = Self { root, listings: BTreeMap::new(), seen: None, dirs: BTreeMap::new() };
+        let wild: Vec<&OsStr> = wild_tops(patterns).collect();
+        if !wild.is_empty() {
+            let matches = |name: &OsStr| wild.iter().any(|w| name_matches(w.as_bytes(), name.as_bytes()));
+            let listing = new.read(Path::new("."), matches);
+            let names = listing.map(|listing| {
+                listing.map(|listing| {
+                    new.seen = listing.seen;
+                    listing.names
+                })
+            });
+            new.listings.insert(PathBuf::new(), Rc::new(names));
+        }
+        new
+    }
+
+    fn read(&self, dir: &Path, keep: impl Fn(&OsStr) -> bool) -> Result<Option<Listing>, Errno> {
+        let fd = open_beneath(&self.root, dir, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NONBLOCK)?;
+        list(fd, ENTRIES_MAX, keep)
     }
 
     pub(super) fn root(&self) -> &OwnedFd {
         &self.root
     }
 
-    fn list(&mut self, dir: &Path) -> Listing {
+    fn lacks(&self, path: &Path) -> bool {
+        let first = path.iter().next();
+        self.seen.as_ref().zip(first).is_some_and(|(seen, first)| seen.lacks(first))
+    }
+
+    /// The type of what lies at `path`, links not followed; ELOOP or ENOTDIR when one is on the way.
+    pub(super) fn kind(&mut self, path: &Path) -> Result<Kind, Errno> {
+        if self.lacks(path) {
+            return Err(Errno::NOENT);
+        }
+        let (Some(dir), Some(name)) = (path.parent(), path.file_name()) else { return Err(Errno::INVAL) };
+        if dir.as_os_str().is_empty() {
+            return kind_beneath(&self.root, path);
+        }
+        // Several names lie in one directory. Not many are kept open: descriptors are bounded.
+        if !self.dirs.contains_key(dir) {
+            if self.dirs.len() >= OPEN_DIRS_MAX {
+                return kind_beneath(&self.root, path);
+            }
+            let opened = open_beneath(&self.root, dir, OFlags::PATH | OFlags::DIRECTORY);
+            self.dirs.insert(dir.to_path_buf(), opened);
+        }
+        match self.dirs.get(dir) {
+            Some(Ok(fd)) => kind_beneath(fd, Path::new(name)),
+            Some(Err(e)) => Err(*e),
+            None => Err(Errno::NOENT),
+        }
+    }
+
+    fn list(&mut self, dir: &Path) -> Names {
         if let Some(known) = self.listings.get(dir) {
             return Rc::clone(known);
         }
         let at = if dir.as_os_str().is_empty() { Path::new(".") } else { dir };
-        let fd = open_beneath(&self.root, at, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NONBLOCK);
-        let listing = Rc::new(fd.and_then(|fd| names(fd, ENTRIES_MAX)));
+        let listing = match self.lacks(dir) {
+            true => Err(Errno::NOENT),
+            false => self.read(at, |_| true),
+        };
+        let listing = Rc::new(listing.map(|read| read.map(|listing| listing.names)));
         self.listings.insert(dir.to_path_buf(), Rc::clone(&listing));
         listing
     }
@@ -108,7 +168,7 @@ fn expand(
     for name in all.iter().filter(|n| name_matches(parts[wild].as_bytes(), n.as_bytes())) {
         let path = at.join(name);
         // Gone since, or not to be looked at.
-        let Ok(kind) = kind_beneath(&beneath.root, &path) else { continue };
+        let Ok(kind) = beneath.kind(&path) else { continue };
         if rest.is_empty() {
             add(&path, kind, found)?;
         } else if kind == Kind::Dir {
@@ -118,20 +178,20 @@ fn expand(
     Ok(())
 }
 
-fn literal(beneath: &Beneath, path: &Path, found: &mut Found) -> Result<(), GatherError> {
-    match kind_beneath(&beneath.root, path) {
+fn literal(beneath: &mut Beneath, path: &Path, found: &mut Found) -> Result<(), GatherError> {
+    match beneath.kind(path) {
         Ok(kind) => add(path, kind, found),
-        Err(Errno::LOOP) => link_on_the_way(beneath, path, found),
+        Err(Errno::LOOP | Errno::NOTDIR) => link_on_the_way(beneath, path, found),
         // Absent, or behind a directory that the caller, and so the command, may not search.
         Err(_) => Ok(()),
     }
 }
 
-fn link_on_the_way(beneath: &Beneath, path: &Path, found: &mut Found) -> Result<(), GatherError> {
+fn link_on_the_way(beneath: &mut Beneath, path: &Path, found: &mut Found) -> Result<(), GatherError> {
     let mut prefix = PathBuf::new();
     for part in path {
         prefix.push(part);
-        match kind_beneath(&beneath.root, &prefix) {
+        match beneath.kind(&prefix) {
             Ok(Kind::Symlink) => return add(&prefix, Kind::Symlink, found),
             Ok(_) => {}
             Err(_) => return Ok(()),
@@ -170,7 +230,7 @@ mod tests {
     fn found(dir: &Path, patterns: &[&str]) -> Result<Vec<(String, Kind)>, GatherError> {
         let fd = fs::open(dir, OFlags::PATH | OFlags::DIRECTORY, Mode::empty()).unwrap();
         let patterns: Vec<RelPath> = patterns.iter().map(|p| rel(p)).collect();
-        let list = without_nested(matches(&mut Beneath::new(fd), &patterns)?);
+        let list = without_nested(matches(&mut Beneath::new(fd, patterns.iter()), &patterns)?);
         Ok(list.into_iter().map(|(r, k)| (r.to_string(), k)).collect())
     }
 
@@ -254,7 +314,7 @@ mod tests {
             std::fs::write(dir.path().join(OsStr::from_bytes(name)), "").unwrap();
         }
         let fd = fs::open(dir.path(), OFlags::PATH | OFlags::DIRECTORY, Mode::empty()).unwrap();
-        let got = matches(&mut Beneath::new(fd), &[rel("*.key")]).unwrap();
+        let got = matches(&mut Beneath::new(fd, [].iter()), &[rel("*.key")]).unwrap();
         let bytes: Vec<&[u8]> = got.iter().map(|(r, _)| r.as_bytes()).collect();
         assert_eq!(bytes, [&b"\x1b[2J.key"[..], b" .key", b"a\xff\xfe.key", b"new\nline.key"]);
     }

@@ -33,6 +33,8 @@ mutants! {
     Dumpable = "no-dumpable",
     NoNewPrivileges = "no-nnp",
     Session = "no-session",
+    Private = "no-private",
+    PrivateTrees = "no-private-trees",
     Verify = "no-verify",
 }
 

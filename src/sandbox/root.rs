@@ -94,7 +94,10 @@ fn relative(path: &Path) -> &Path {
 ///
 /// # Errors
 /// mount_setattr(2).
-pub fn make_private() -> Result<(), StageFault> {
+pub fn make_private(mutants: Mutants) -> Result<(), StageFault> {
+    if mutants.off(Mutant::Private) {
+        return Ok(());
+    }
     let attrs = Attrs { propagation: libc::MS_PRIVATE, ..Default::default() };
     set_attrs(CWD, c"/", true, attrs).at(Step::PrivateMounts)
 }
@@ -115,15 +118,16 @@ impl<'plan> Root<'plan> {
             let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
             rustix::mount::move_mount(&fd, c"", CWD, c"/usr", flags)
                 .or_else(|_| rustix::mount::move_mount(&fd, c"", CWD, c"/tmp", flags))?;
+            // No target has such a name: `policy::reserved`.
             let create = OFlags::CREATE | OFlags::EXCL | OFlags::RDONLY | OFlags::CLOEXEC;
-            drop(rustix::fs::openat(&fd, c".empty", create, Mode::from_raw_mode(0o444))?);
-            rustix::fs::mkdirat(&fd, c".void", Mode::from_raw_mode(0o555))?;
+            drop(rustix::fs::openat(&fd, c".stockade-empty", create, Mode::from_raw_mode(0o444))?);
+            rustix::fs::mkdirat(&fd, c".stockade-void", Mode::from_raw_mode(0o555))?;
             // Not yet cloned: a detached tree that is never attached costs a grace period when it is closed.
             let empty = |name: &str| -> io::Result<OwnedFd> {
                 let flags = OFlags::PATH | OFlags::CLOEXEC | OFlags::NOFOLLOW;
                 Ok(rustix::fs::openat(&fd, name, flags, Mode::empty())?)
             };
-            let (empty_file, empty_dir) = (empty(".empty")?, empty(".void")?);
+            let (empty_file, empty_dir) = (empty(".stockade-empty")?, empty(".stockade-void")?);
             let agent = (Uid::from_raw(plan.ids.outer_uid), Gid::from_raw(plan.ids.outer_gid));
             let fd = Rc::new(fd);
             let made = HashMap::from([(PathBuf::from("/"), Rc::clone(&fd))]);
@@ -166,6 +170,10 @@ impl<'plan> Root<'plan> {
                 let (parent, name) = self.parent(index, at.as_path())?;
                 write_file(&parent, name, content.as_bytes())
             }
+            // What is private may not be the host's: its directory would be given to the command.
+            FsOp::Scratch { at, .. } if self.in_host_tree(index, at.as_path()) => {
+                Err(io::Error::from_raw_os_error(libc::EROFS))
+            }
             FsOp::Scratch { at, mode } => {
                 let dir = self.dir(index, at.as_path(), *mode)?;
                 self.give_to_agent(&dir, *mode)?;
@@ -194,6 +202,8 @@ impl<'plan> Root<'plan> {
             }
             FsOp::Pin { .. } | FsOp::Protect { .. } if self.mutants.off(Mutant::Protect) => Ok(()),
             FsOp::Mask { .. } if self.mutants.off(Mutant::Hide) => Ok(()),
+            // What it would hold is below it and no more there than it is: for what must be, that operation says so.
+            FsOp::Pin { at } if self.leads_nowhere(at.as_path()) => Ok(()),
             FsOp::Pin { at } => {
                 let target = self.existing(at.as_path())?;
                 self.cover(at.as_path());
@@ -208,11 +218,11 @@ impl<'plan> Root<'plan> {
                 attach(tree.as_fd(), target.as_fd())
             }
             FsOp::Mask { at, kind } => {
-                let target = match self.existing(at.as_path()) {
-                    // A profile's mask of something that this host lacks hides nothing, and is done.
-                    Err(e) if *kind == Kind::Other && e.raw_os_error() == Some(libc::ENOENT) => return Ok(()),
-                    other => other?,
-                };
+                // A profile's mask of something that is not there hides nothing, and is done.
+                if *kind == Kind::Other && self.leads_nowhere(at.as_path()) {
+                    return Ok(());
+                }
+                let target = self.existing(at.as_path())?;
                 self.cover(at.as_path());
                 self.mask(&target)
             }
@@ -371,6 +381,15 @@ impl<'plan> Root<'plan> {
         self.open(at, flags).map_err(plain)
     }
 
+    /// Whether nothing is at `at`, links followed as the command will: absent, below what is no directory, or a link
+    /// that dangles.
+    fn leads_nowhere(&self, at: &Path) -> bool {
+        let flags = OFlags::PATH | OFlags::CLOEXEC;
+        let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
+        let found = rustix::fs::openat2(&self.fd, relative(at), flags, Mode::empty(), resolve);
+        matches!(found, Err(Errno::NOENT | Errno::NOTDIR))
+    }
+
     fn open(&self, at: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
         let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
         rustix::fs::openat2(&self.fd, relative(at), flags, Mode::empty(), resolve)
@@ -497,8 +516,8 @@ impl<'plan> Root<'plan> {
     /// fchdir(2), pivot_root(2), umount2(2), mount_setattr(2).
     pub fn enter(self) -> Result<(), StageFault> {
         // Nothing can be mounted whose own name is gone, so these names go last.
-        rustix::fs::unlinkat(&self.fd, c".empty", AtFlags::empty()).at(Step::EnterRoot)?;
-        rustix::fs::unlinkat(&self.fd, c".void", AtFlags::REMOVEDIR).at(Step::EnterRoot)?;
+        rustix::fs::unlinkat(&self.fd, c".stockade-empty", AtFlags::empty()).at(Step::EnterRoot)?;
+        rustix::fs::unlinkat(&self.fd, c".stockade-void", AtFlags::REMOVEDIR).at(Step::EnterRoot)?;
         rustix::process::fchdir(&self.fd).at(Step::EnterRoot)?;
         rustix::process::pivot_root(c".", c".").at(Step::EnterRoot)?;
         rustix::mount::unmount(c".", UnmountFlags::DETACH).at(Step::EnterRoot)?;

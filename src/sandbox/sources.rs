@@ -73,11 +73,16 @@ pub fn open(sources: &[SourceRef], mutants: Mutants) -> Result<Trees, StageFault
         if kind_of(&stat) != Kind::Device {
             return Err(fault(rustix::io::Errno::STALE));
         }
-        let attrs = Attrs { set: NOSUID | NOEXEC, propagation: libc::MS_PRIVATE, ..Default::default() };
+        let attrs = Attrs { set: NOSUID | NOEXEC, propagation: propagation(mutants), ..Default::default() };
         set_attrs(tree.as_fd(), c"", false, attrs).map_err(|e| StageFault::new(Step::OpenSources, &e))?;
         out.devices.push(tree);
     }
     Ok(out)
+}
+
+/// What keeps later mounts of the host's out of a tree, and the executor's out of the host's.
+fn propagation(mutants: Mutants) -> u64 {
+    if mutants.off(Mutant::PrivateTrees) { 0 } else { libc::MS_PRIVATE }
 }
 
 fn clone_source(source: &SourceRef, mutants: Mutants) -> io::Result<OwnedFd> {
@@ -97,7 +102,7 @@ fn clone_source(source: &SourceRef, mutants: Mutants) -> io::Result<OwnedFd> {
     let writable = source.writable || mutants.off(Mutant::ReadOnly);
     let nodev = if source.device { NOEXEC } else { NODEV };
     let set = NOSUID | nodev | if writable { 0 } else { RDONLY };
-    let attrs = Attrs { set, propagation: libc::MS_PRIVATE, ..Default::default() };
+    let attrs = Attrs { set, propagation: propagation(mutants), ..Default::default() };
     set_attrs(tree.as_fd(), c"", source.recursive, attrs)?;
     Ok(tree)
 }

@@ -3,6 +3,7 @@
 //! beside it. It reports one bit per canary and is gone before the command starts. Canaries hold or do not;
 //! a canary that cannot be run here (no procfs, no such rule in the plan) is left out of `ran`.
 
+use super::sources::kind_of;
 use super::stage::payload::{self, Shared};
 use super::stage::wire::{AtStep, StageFault, Step};
 use super::{Mutant, caps};
@@ -251,6 +252,8 @@ fn mounts_locked(shared: &Shared<'_>) -> Option<bool> {
     let clear = Attrs { clear: RDONLY, ..Default::default() };
     held &= set_attrs(CWD, c"/", false, clear).is_err_and(|e| e.raw_os_error() == Some(libc::EPERM));
     let read_only = c.fs.iter().filter_map(|op| match op {
+        // There was nothing to cover: no mount is there, and nothing to see.
+        FsOp::Mask { at, kind: Kind::Other } if absent(at.as_path()) => None,
         FsOp::Bind { at, writable: false, .. } | FsOp::Protect { at, .. } | FsOp::Mask { at, .. } => Some(at),
         _ => None,
     });
@@ -308,6 +311,11 @@ fn prepare(plan: &Plan, host: &HostView, locked: Option<bool>) -> Result<Control
 
 fn unix_socket() -> Result<OwnedFd, Errno> {
     rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
+}
+
+/// Whether a path leads nowhere, links followed.
+fn absent(path: &Path) -> bool {
+    matches!(rustix::fs::stat(path), Err(Errno::NOENT | Errno::NOTDIR))
 }
 
 fn create(path: &str) -> Result<OwnedFd, Errno> {
@@ -415,17 +423,17 @@ fn masked(c: &Containment) -> Option<bool> {
     for op in &c.fs {
         let FsOp::Mask { at, kind } = op else { continue };
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOFOLLOW;
-        let empty = match (kind, rustix::fs::open(at.as_path(), flags, Mode::empty())) {
+        let empty = match rustix::fs::open(at.as_path(), flags, Mode::empty()) {
             // A path behind another mask cannot be reached at all.
-            (_, Err(Errno::NOENT | Errno::ACCESS)) => true,
-            (Kind::Dir, Ok(fd)) => rustix::fs::Dir::read_from(&fd)
-                .is_ok_and(|dir| dir.flatten().all(|e| matches!(e.file_name().to_bytes(), b"." | b".."))),
-            (_, Ok(fd)) => match rustix::io::read(&fd, &mut [0u8; 1]) {
-                Ok(n) => n == 0,
-                // A mask of a directory whose type the plan did not know.
-                Err(e) => e == Errno::ISDIR,
+            Err(Errno::NOENT | Errno::ACCESS) => true,
+            // Nothing was there to be covered.
+            Err(_) => *kind == Kind::Other && absent(at.as_path()),
+            Ok(fd) => match rustix::fs::fstat(&fd).map(|s| kind_of(&s)) {
+                Ok(Kind::Dir) => rustix::fs::Dir::read_from(&fd)
+                    .is_ok_and(|dir| dir.flatten().all(|e| matches!(e.file_name().to_bytes(), b"." | b".."))),
+                Ok(_) => rustix::io::read(&fd, &mut [0u8; 1]) == Ok(0),
+                Err(_) => false,
             },
-            (_, Err(_)) => false,
         };
         any = Some(any.unwrap_or(true) && empty);
     }

@@ -7,6 +7,7 @@ use super::outcome::ProtectedCreated;
 use crate::base::text::visible;
 use crate::base::{HostPath, OsBytes, RelPath, name_matches};
 use crate::plan::{FsOp, Plan};
+use crate::probe::{Seen, list, names};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags, ResolveFlags};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
@@ -14,12 +15,17 @@ use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 
 /// Entries of one directory, and of all git directories of submodules together, that are looked at.
 const ENTRIES_MAX: usize = 65_536;
+/// The largest top directory that is read to save looking up single names; one block of most file systems.
+const TOP_BYTES_MAX: i64 = 4096;
 /// Depth below the place of submodules.
 const DEPTH_MAX: usize = 32;
+/// How a directory is opened to be read.
+const LISTING: OFlags =
+    OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC).union(OFlags::NONBLOCK);
 /// Where things are moved, below the workspace.
 const PLACE: &str = ".stockade-quarantine";
 /// What git runs or follows in a git directory.
@@ -175,27 +181,24 @@ impl Tree {
     fn matches_now(&self) -> (Vec<PathBuf>, Option<Unseen>) {
         let mut found: Vec<PathBuf> = Vec::new();
         let mut unseen = None;
+        let seen = self.top();
+        let lacks = |first: &OsStr| seen.as_ref().is_some_and(|seen| seen.lacks(first));
         let mut tops: BTreeMap<OsString, bool> = BTreeMap::new();
         for pattern in &self.place.missing {
-            let parts: Vec<&OsStr> = pattern
-                .as_path()
-                .components()
-                .filter_map(|c| if let Component::Normal(n) = c { Some(n) } else { None })
-                .collect();
-            // Several patterns begin alike (`.git`), and mostly that beginning is not there.
-            if let [first, _, ..] = parts[..]
+            let parts: Vec<&OsStr> = pattern.as_path().iter().collect();
+            if let [first, rest @ ..] = &parts[..]
                 && !first.as_bytes().contains(&b'*')
                 && !self.knows(Path::new(first))
             {
-                let there = match tops.get(first) {
-                    Some(there) => *there,
-                    None => {
-                        // One that cannot be looked at is found out below.
-                        let there = !matches!(self.kind(Path::new(first)), Ok(None));
-                        tops.insert(first.to_os_string(), there);
-                        there
-                    }
-                };
+                if lacks(first) {
+                    continue;
+                }
+                // Several patterns begin alike (`.git`), and mostly that beginning is not there. One that cannot be
+                // looked at is found out below.
+                let there = rest.is_empty()
+                    || *tops
+                        .entry(first.to_os_string())
+                        .or_insert_with(|| !matches!(self.kind(Path::new(first)), Ok(None)));
                 if !there {
                     continue;
                 }
@@ -204,7 +207,9 @@ impl Tree {
                 unseen.get_or_insert(e);
             }
         }
-        if let Some(modules) = &self.place.modules {
+        if let Some(modules) = &self.place.modules
+            && !modules.as_path().iter().next().is_some_and(lacks)
+        {
             let mut budget = ENTRIES_MAX;
             if let Err(e) = self.find_modules(modules.as_path(), 0, &mut budget, &mut found) {
                 unseen.get_or_insert(e);
@@ -218,8 +223,16 @@ impl Tree {
         (found, unseen)
     }
 
+    /// What lies at the top, where reading that costs less than looking up the many names that are mostly not there:
+    /// not where the directory is large, which the command may have made it. Nothing is repaired for this.
+    fn top(&self) -> Option<Seen> {
+        let small = rustix::fs::fstat(&self.root).is_ok_and(|stat| stat.st_size <= TOP_BYTES_MAX);
+        let fd = small.then(|| rustix::fs::openat(&self.root, c".", LISTING, Mode::empty()))?.ok()?;
+        list(fd, ENTRIES_MAX, |_| false).ok()??.seen
+    }
+
     fn knows(&self, path: &Path) -> bool {
-        self.place.known.iter().any(|k| Path::new(k.as_os_str()) == path)
+        self.place.known.iter().any(|k| k.as_os_str() == path.as_os_str())
     }
 
     fn knows_below(&self, path: &Path) -> bool {
@@ -295,6 +308,16 @@ impl Tree {
 
     /// The type of what lies at `path`, links not followed; `None` when nothing does.
     fn kind(&self, path: &Path) -> Result<Option<FileType>, Unseen> {
+        // A name at the top leads nowhere else: the usual case, without opening anything.
+        if path.parent() == Some(Path::new("")) {
+            let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
+            match rustix::fs::statat(&self.root, path, flags) {
+                Ok(stat) => return Ok(Some(FileType::from_raw_mode(stat.st_mode))),
+                Err(Errno::NOENT) => return Ok(None),
+                // With the repair that it may need.
+                Err(_) => {}
+            }
+        }
         match self.at(path).and_then(|fd| rustix::fs::fstat(&fd)) {
             Ok(stat) => Ok(Some(FileType::from_raw_mode(stat.st_mode))),
             Err(Errno::NOENT | Errno::NOTDIR) => Ok(None),
@@ -360,26 +383,15 @@ impl Tree {
             Err(Errno::NOENT | Errno::NOTDIR) => return Ok(Vec::new()),
             Err(e) => return Err(e),
         };
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NONBLOCK;
-        let fd = match rustix::fs::openat(&opened, c".", flags, Mode::empty()) {
+        let fd = match rustix::fs::openat(&opened, c".", LISTING, Mode::empty()) {
             Err(Errno::ACCESS | Errno::PERM) => {
                 open_to_owner(&opened)?;
-                rustix::fs::openat(&opened, c".", flags, Mode::empty())?
+                rustix::fs::openat(&opened, c".", LISTING, Mode::empty())?
             }
             Err(Errno::NOTDIR) => return Ok(Vec::new()),
             other => other?,
         };
-        let mut out = Vec::new();
-        for entry in rustix::fs::Dir::new(fd)? {
-            let name = OsString::from_vec(entry?.file_name().to_bytes().to_vec());
-            if name != "." && name != ".." {
-                out.push(name);
-            }
-            if out.len() > ENTRIES_MAX {
-                return Err(Errno::OVERFLOW);
-            }
-        }
-        Ok(out)
+        names(fd, ENTRIES_MAX)?.ok_or(Errno::OVERFLOW)
     }
 
     /// Renames `path` to a place of its own below the workspace; where that does not work, within its own directory.

@@ -130,7 +130,7 @@ pub struct LiveRecord {
     pub run: RunId,
     /// The boot in which processes and cgroups exist.
     pub boot_id: String,
-    /// Who holds the lock; for diagnosis.
+    /// Who holds the lock; for diagnosis, and not in the first record.
     pub owner: Option<ProcessId>,
     /// init of the executor, once it exists.
     pub init: Option<ProcessId>,
@@ -205,6 +205,7 @@ pub struct Live {
     file: OwnedFd,
     live_dir: OwnedFd,
     path: PathBuf,
+    proc: PathBuf,
     record: LiveRecord,
     /// A write failed half-way: the next record starts on a line of its own.
     torn: bool,
@@ -223,7 +224,7 @@ impl Live {
             version: RECORD_VERSION,
             run: what.run,
             boot_id: what.boot_id.to_owned(),
-            owner: ProcessId::of(what.proc, rustix::process::getpid().as_raw_nonzero().get()).ok(),
+            owner: None,
             init: None,
             ids,
             cgroups: what.cgroups,
@@ -241,7 +242,8 @@ impl Live {
         let file = openat(state.live(), &pending, flags | OFlags::CLOEXEC, Mode::RUSR | Mode::WUSR)
             .map_err(failed("make"))?;
         let live_dir = rustix::io::fcntl_dupfd_cloexec(state.live(), 3).map_err(failed("hold"))?;
-        let mut live = Self { file, live_dir, path: path.clone(), record, torn: false };
+        let proc = what.proc.to_path_buf();
+        let mut live = Self { file, live_dir, path: path.clone(), proc, record, torn: false };
         let visible = flock(&live.file, FlockOperation::NonBlockingLockExclusive)
             .map_err(failed("lock"))
             .and_then(|()| live.append())
@@ -265,6 +267,9 @@ impl Live {
     /// When the record cannot be written; the earlier one then stands.
     pub fn update(&mut self, change: impl FnOnce(&mut LiveRecord)) -> Result<(), LiveError> {
         let before = self.record.clone();
+        // Not earlier: reading it takes longer than all else in a record, and then the executor is at work already.
+        let own = || ProcessId::of(&self.proc, rustix::process::getpid().as_raw_nonzero().get()).ok();
+        self.record.owner = self.record.owner.or_else(own);
         change(&mut self.record);
         self.append().inspect_err(|_| self.record = before)
     }
@@ -827,7 +832,8 @@ mod tests {
     #[test]
     fn a_run_is_live_while_held_and_gone_after_its_end() {
         let (_tmp, state) = state();
-        let live = Live::begin(&state, beginning(1, None)).unwrap();
+        let mut live = Live::begin(&state, beginning(1, None)).unwrap();
+        live.update(|_| {}).unwrap();
         assert_eq!(live.record().owner.unwrap().pid, std::process::id() as i32);
         assert_eq!(recover(&state, host()).unwrap(), Recovered { live: 1, ..Recovered::default() });
         assert_eq!(names(&state), [run(1).to_string()]);

@@ -5,11 +5,12 @@
 //! another user owns it or may write to it, or when another user could replace one of its ancestors. No
 //! executor sees it, it is masked in every plan.
 
-use rustix::fs::{CWD, Mode, OFlags, Stat, fstat, mkdirat, openat, stat};
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, Stat, fstat, mkdirat, openat, openat2, readlinkat, stat};
 use rustix::io::Errno;
 use std::ffi::{OsStr, OsString};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt as _;
+use std::path::{Component, Path, PathBuf};
 
 /// Where root keeps it.
 pub const SYSTEM_DIR: &str = "/var/lib/stockade";
@@ -103,6 +104,8 @@ pub fn resolve(places: &Places) -> Result<PathBuf, StateError> {
 #[derive(Debug)]
 pub struct StateDir {
     path: PathBuf,
+    /// Whether no link leads to it.
+    plain: bool,
     dir: OwnedFd,
     live: OwnedFd,
     ids: OwnedFd,
@@ -118,12 +121,12 @@ impl StateDir {
         if !path.is_absolute() {
             return Err(StateError::Relative { path: path.to_path_buf() });
         }
-        let dir = match open_dir(CWD, path.as_os_str()) {
-            Err(Errno::NOENT) => {
-                make_parents(path)?;
-                make_dir(CWD, path.as_os_str(), path)?
-            }
-            other => other.map_err(|e| opening(e, path, path))?,
+        let clean = path.components().collect::<PathBuf>().as_os_str() == path.as_os_str()
+            && !path.components().any(|part| part == Component::ParentDir);
+        let plain = if clean { open_plain(path) } else { None };
+        let (dir, plain) = match plain {
+            Some(dir) => (dir, true),
+            None => (Self::open_or_make(path)?, false),
         };
         check_own(&dir, path, path, uid)?;
         let top = stat("/").map_err(|errno| step("look at", Path::new("/"), errno))?;
@@ -140,7 +143,27 @@ impl StateDir {
             check_own(&sub, &at, path, uid)?;
             Ok(sub)
         });
-        Ok(Self { path: path.to_path_buf(), live: live?, ids: ids?, cache: cache?, dir })
+        Ok(Self { path: path.to_path_buf(), plain, live: live?, ids: ids?, cache: cache?, dir })
+    }
+
+    fn open_or_make(path: &Path) -> Result<OwnedFd, StateError> {
+        match open_dir(CWD, path.as_os_str()) {
+            Err(Errno::NOENT) => {
+                make_parents(path)?;
+                make_dir(CWD, path.as_os_str(), path)
+            }
+            other => other.map_err(|e| opening(e, path, path)),
+        }
+    }
+
+    /// Where it really lies, when that can be told.
+    pub fn real(&self) -> Option<PathBuf> {
+        if self.plain {
+            return Some(self.path.clone());
+        }
+        let link = format!("/proc/self/fd/{}", self.dir.as_raw_fd());
+        let real = readlinkat(CWD, link, Vec::with_capacity(256)).ok()?;
+        Some(PathBuf::from(OsString::from_vec(real.into_bytes())))
     }
 
     /// Where it lies.
@@ -182,9 +205,16 @@ fn opening(errno: Errno, at: &Path, path: &Path) -> StateError {
     }
 }
 
+const OPEN: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+
 fn open_dir(base: BorrowedFd<'_>, name: &OsStr) -> Result<OwnedFd, Errno> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    openat(base, Path::new(name), flags, Mode::empty())
+    openat(base, Path::new(name), OPEN, Mode::empty())
+}
+
+/// Opens a directory to which no link leads.
+fn open_plain(path: &Path) -> Option<OwnedFd> {
+    let resolve = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    openat2(CWD, path, OPEN, Mode::empty(), resolve).ok()
 }
 
 /// Makes and opens one directory; another process may have made it a moment ago.

@@ -295,11 +295,10 @@ fn targets(linter: &mut Linter<'_>, policy: &Policy) {
 fn covers_nothing(linter: &Linter<'_>, policy: &Policy, target: &SandboxPath) -> bool {
     let path = target.as_path();
     let Ok(on_host) = HostPath::new(path) else { return false };
-    let own = ["/proc", "/dev", "/sys"].iter().any(|own| path.starts_with(own));
     let mounted = policy.mounts.iter().any(|m| m.target() != target && target.is_within(m.target()));
     let workspace = linter.around.workspace.as_ref().is_some_and(|w| path.starts_with(w.as_path()));
-    // Another root may have anything, and a target that is refused is so whatever is there.
-    if policy.root.dir.is_some() || own || mounted || workspace {
+    // Another root may have anything.
+    if policy.root.dir.is_some() || mounted || workspace {
         return false;
     }
     let listed =
@@ -313,9 +312,6 @@ fn covers_nothing(linter: &Linter<'_>, policy: &Policy, target: &SandboxPath) ->
 /// Why a mount at this target is always refused.
 fn refused(linter: &Linter<'_>, policy: &Policy, entry: &MountEntry) -> Option<String> {
     let target = entry.target().as_path();
-    if ["/proc", "/dev", "/sys"].iter().any(|own| target.starts_with(own)) {
-        return Some("/proc, /dev and /sys are the executor's own, what lies below them included".to_owned());
-    }
     // A directory where a directory is asks for nothing.
     let taken = taken(linter, policy, entry.target()).filter(|_| !matches!(entry, MountEntry::Dir { .. }));
     taken.or_else(|| behind(linter, policy, target))

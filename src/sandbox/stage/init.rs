@@ -78,7 +78,7 @@ fn stages(task: Task<'_>, control: &OwnedFd) -> Result<(), StageFault> {
     sys::memory::wipe_start_block();
     rustix::process::umask(FileMode::empty());
     rustix::system::sethostname(c.hostname.as_bytes()).at(Step::HostName)?;
-    root::make_private()?;
+    root::make_private(mutants)?;
     let prepared = payload::Prepared::of(plan)?;
     let trees = await_owner(control)?;
     become_init(plan, mutants)?;

@@ -402,11 +402,15 @@ pub fn receive(socket: &impl AsFd) -> io::Result<Option<(Message, Vec<OwnedFd>)>
     let mut raw = [0u8; MESSAGE_BYTES + 1];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let mut reset = false;
     let got = loop {
         let mut iov = [IoSliceMut::new(&mut raw)];
         match rustix::net::recvmsg(socket.as_fd(), &mut iov, &mut ancillary, RecvFlags::CMSG_CLOEXEC) {
             Ok(got) => break got,
             Err(rustix::io::Errno::INTR) => {}
+            // Told once and before all that is still queued, when the other side closes with words of ours unread: its
+            // own last word comes after it.
+            Err(rustix::io::Errno::CONNRESET) if !reset => reset = true,
             Err(rustix::io::Errno::CONNRESET) => return Ok(None),
             Err(e) => return Err(e.into()),
         }
@@ -468,6 +472,21 @@ mod tests {
         assert!(seq.accept(fault).is_ok());
         assert!(seq.accept(Message::Built).is_err());
         assert!(seq.accept(fault).is_err());
+    }
+
+    #[test]
+    fn the_last_word_is_heard_from_who_left_ours_unread() {
+        use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+        let pair = || socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
+        let (own, other) = pair().unwrap();
+        let fault = Message::Fault(StageFault { step: Step::Unshare, errno: 1, index: 0 });
+        for (from, message) in [(&own, Message::Mapped), (&other, Message::Entered), (&other, fault)] {
+            rustix::net::send(from, &message.encode(), rustix::net::SendFlags::empty()).unwrap();
+        }
+        drop(other);
+        for wanted in [Some(Message::Entered), Some(fault), None] {
+            assert_eq!(receive(&own).unwrap().map(|(m, _)| m), wanted);
+        }
     }
 
     proptest! {
