@@ -197,6 +197,12 @@ impl<'plan> Root<'plan> {
                 // Read-only, when it is, since it was opened.
                 target.attach(source(&self.trees, from.0)?.as_fd())
             }
+            FsOp::Overlay { lower: Some(lower), at, .. }
+                if self.mutants.off(Mutant::CacheLayer) && self.plan.caches.iter().any(|c| c.at == *at) =>
+            {
+                let target = self.target(index, at.as_path(), true)?;
+                target.attach(source(&self.trees, lower.0)?.as_fd())
+            }
             FsOp::Overlay { lower, layer, at } => {
                 self.overlay(index, lower.map(|l| l.0), layer.map(|l| l.0), at.as_path())
             }
