@@ -20,6 +20,8 @@ fn help() {
         ("help_exec", &["exec", "--help"]),
         ("help_policy", &["policy", "--help"]),
         ("help_explain", &["policy", "explain", "--help"]),
+        ("help_caches", &["caches", "--help"]),
+        ("help_caches_remove", &["caches", "remove", "--help"]),
         ("help_doctor", &["doctor", "--help"]),
     ] {
         insta::assert_snapshot!(name, place.says(args));
@@ -44,10 +46,27 @@ fn wrong_arguments() {
         &["policy", "shwo"],
         &["policy", "show", "a", "b"],
         &["doctor", "--fix"],
+        &["caches"],
+        &["caches", "remove", "crago"],
+        &["caches", "remove", "--all", "-w", "."],
     ] {
         all.push_str(&format!("$ stockade {}\n{}\n", args.join(" "), place.says(args)));
     }
     insta::assert_snapshot!(all);
+}
+
+#[test]
+fn without_kept_layers_there_is_nothing_to_list_or_remove() {
+    let place = Place::new();
+    for args in
+        [&["caches", "list"][..], &["caches", "remove", "--all"], &["caches", "remove", "-w", "nosuch"]]
+    {
+        let output = place.run(args);
+        let said = (output.status.code(), String::from_utf8(output.stdout).unwrap());
+        assert_eq!(said, (Some(0), "nothing is kept\n".to_owned()), "{args:?}");
+    }
+    assert_eq!(json(&place.run(&["caches", "list", "--json"]).stdout)["caches"], serde_json::json!([]));
+    assert!(!place.at("state").exists(), "nor is anything made");
 }
 
 #[test]

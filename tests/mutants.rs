@@ -404,7 +404,9 @@ fn every_protection_is_watched() {
 fn every_switch_has_a_line() {
     for (_, name) in stockade::sandbox::Mutant::ALL {
         // Without the canaries: every line of the table runs so.
-        let watched = *name == "no-verify" || table().iter().any(|line| line.off.contains(name));
+        // That of caches has a test of its own below.
+        let apart = ["no-verify", "no-cache-layer"].contains(name);
+        let watched = apart || table().iter().any(|line| line.off.contains(name));
         assert!(watched, "{name}");
     }
 }
@@ -470,4 +472,42 @@ fn the_canaries_notice_too() {
         }
     }
     assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+/// A cache of the host is behind two locks: the layer over it, and the mount below that is read-only.
+#[test]
+fn a_cache_without_its_locks() {
+    let (ws, home) = (Workspace::new("cache-mutants"), Workspace::new("cache-mutants-home"));
+    home.file(".npm/package", "x");
+    home.file(".cargo/credentials.toml", "secret\n");
+    let run = |off: &[&str], script: &str| {
+        let mut sandbox =
+            Sandbox::new(&ws).profile("build").env("HOME", home.path()).without_env("CARGO_HOME");
+        sandbox = sandbox.options(["--verify", "live"]);
+        for name in off {
+            sandbox = sandbox.option("--mutant").option(name);
+        }
+        sandbox.run(common::bash(script))
+    };
+    let write = "echo x > $npm_config_cache/new && echo written";
+    for (off, written, reaches) in [
+        (&["no-verify"][..], "written\n", false),
+        (&["no-verify", "no-readonly"], "written\n", false),
+        (&["no-verify", "no-cache-layer"], "", false),
+        (&["no-verify", "no-cache-layer", "no-readonly"], "written\n", true),
+    ] {
+        let run = run(off, write);
+        assert_eq!(run.out(), written, "{off:?}: {} {}", run.err(), run.json["outcome"]);
+        assert_eq!(home.path().join(".npm/new").exists(), reaches, "{off:?}");
+    }
+    // The canary sees it.
+    let seen = run(&["no-cache-layer"], "true").enforcement("caches");
+    assert_eq!(seen, Some(("prefer".into(), "absent".into())));
+    let read = "cat $CARGO_HOME/credentials.toml";
+    assert_eq!(run(&["no-verify"], read).out(), "");
+    assert_eq!(run(&["no-verify", "no-hide"], read).out(), "secret\n");
+    // The third, for namespaces, is the filter's.
+    let unshare = "unshare -U true 2>/dev/null && echo made";
+    assert_eq!(run(&["no-verify"], unshare).out(), "");
+    assert_eq!(run(&["no-verify", "no-seccomp"], unshare).out(), "made\n");
 }

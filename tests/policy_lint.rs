@@ -93,7 +93,7 @@ fn faults_of_every_place_on_the_search_path() {
     let output = place.run(&["policy", "lint", "--json"]);
     let document = json(&output.stdout);
     assert_eq!((document["denied"].as_bool(), code(&output)), (Some(true), 1));
-    assert_eq!((document["counts"]["error"].as_u64(), document["profiles"].as_u64()), (Some(2), Some(7)));
+    assert_eq!((document["counts"]["error"].as_u64(), document["profiles"].as_u64()), (Some(2), Some(8)));
     let first = &document["findings"][0];
     for key in ["code", "name", "severity", "file", "line", "column", "key", "message", "about", "remedy"] {
         assert!(!first[key].is_null(), "{key}: {first}");

@@ -59,6 +59,7 @@ fn gather_cost() {
     let here = HostPath::new(std::env::current_dir().unwrap()).unwrap();
     let home = std::env::var_os("HOME").and_then(|h| HostPath::new(h).ok());
     let request = stockade::plan::Request {
+        grants: Vec::new(),
         argv: vec!["true".into()],
         workspace: Some(here),
         workspace_explicit: true,

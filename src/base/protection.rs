@@ -51,6 +51,8 @@ protections! {
     LimitDisk = "limit_disk",
     /// The tree can be killed as a whole through its cgroup, beside the PID namespace.
     Kill = "kill",
+    /// What the command writes to a package cache stays in a layer of its own.
+    Caches = "caches",
 }
 
 /// How much a protection matters to the profile.

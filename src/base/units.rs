@@ -58,6 +58,22 @@ macro_rules! text_serde {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ByteSize(pub u64);
 
+impl ByteSize {
+    /// As people read it: exact where a unit fits, else to a tenth of the largest one.
+    pub fn rounded(self) -> String {
+        let exact = self.to_string();
+        if exact.bytes().any(|b| b.is_ascii_alphabetic()) || self.0 < 1024 {
+            return exact;
+        }
+        let (unit, name) = [(1u64 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB")]
+            .into_iter()
+            .find(|(u, _)| self.0 >= *u)
+            .unwrap_or((1 << 10, "KiB"));
+        let tenths = (u128::from(self.0) * 10 + u128::from(unit) / 2) / u128::from(unit);
+        format!("{}.{}{name}", tenths / 10, tenths % 10)
+    }
+}
+
 impl FromStr for ByteSize {
     type Err = UnitError;
     fn from_str(s: &str) -> Result<Self, UnitError> {

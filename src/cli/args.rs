@@ -36,6 +36,9 @@ pub enum Command {
     /// Look at profiles: what there is, what one says, what it comes to on this host
     #[command(subcommand)]
     Policy(Policy),
+    /// Look at the kept layers of package caches (caches.layer = "kept"), or remove them
+    #[command(subcommand)]
+    Caches(Caches),
     /// Try every feature of the kernel that a sandbox needs, as this user, and say what mends what is missing
     Doctor(Doctor),
 }
@@ -97,6 +100,10 @@ pub struct Added {
     /// Set a variable, or pass on the caller's
     #[arg(long, value_name = "NAME[=VALUE]")]
     pub env: Vec<OsString>,
+    /// Grant by intent: browser, ssh-agent, git-credentials, gpu, x11 or wayland. Each opens something that is closed
+    /// otherwise, and the result says which
+    #[arg(long, value_name = "WHAT")]
+    pub grant: Vec<OsString>,
 }
 
 /// How the command runs.
@@ -324,6 +331,43 @@ pub struct Diff {
     pub json: bool,
 }
 
+/// `stockade caches …`.
+#[derive(Debug, Subcommand)]
+pub enum Caches {
+    /// The kept layers, of every workspace
+    List(ListCaches),
+    /// Remove kept layers, of one workspace or of all
+    Remove(RemoveCaches),
+}
+
+/// `stockade caches list`.
+#[derive(Debug, Clone, Args)]
+pub struct ListCaches {
+    #[command(flatten)]
+    #[expect(missing_docs, reason = "it would become a help text")]
+    pub state: State,
+    /// As JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `stockade caches remove`.
+#[derive(Debug, Clone, Args)]
+pub struct RemoveCaches {
+    /// Which [default: every cache of the workspace]
+    #[arg(value_name = "CACHE")]
+    pub caches: Vec<String>,
+    /// Of the workspace DIR [default: the current directory]
+    #[arg(short, long, value_name = "DIR", conflicts_with = "all")]
+    pub workspace: Option<PathBuf>,
+    /// Of every workspace
+    #[arg(long)]
+    pub all: bool,
+    #[command(flatten)]
+    #[expect(missing_docs, reason = "it would become a help text")]
+    pub state: State,
+}
+
 /// `stockade doctor`.
 #[derive(Debug, Clone, Args)]
 pub struct Doctor {
@@ -415,7 +459,7 @@ fn mistake(error: &clap::Error, args: &[OsString], exec: bool) -> Stop {
     let safe: Vec<String> = args.iter().map(|a| visible(a.as_bytes())).collect();
     let again = parse_any(&safe, exec).err();
     let error = again.as_ref().unwrap_or(error);
-    let of = args.get(1).filter(|a| matches!(a.as_bytes(), b"exec" | b"policy" | b"doctor"));
+    let of = args.get(1).filter(|a| matches!(a.as_bytes(), b"exec" | b"policy" | b"caches" | b"doctor"));
     let help = match of.map(|a| a.as_os_str()) {
         Some(name) => format!("`stockade {} --help` shows what there is", OsStr::to_string_lossy(name)),
         None => "`stockade --help` shows what there is".to_owned(),

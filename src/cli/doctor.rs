@@ -155,7 +155,11 @@ fn checks(facts: &HostFacts) -> Vec<Check> {
         check("landlock ports", "the second lock on TCP, for profiles without internet sockets", abi(4)),
         check("landlock scopes", "the second lock on signals and abstract sockets", abi(6)),
         check("procfs", "/proc of its own; without it the command has none", of(&facts.proc_fresh)),
-        check("overlay", "throwaway workspaces (workspace.access = \"overlay\")", of(&facts.overlay)),
+        check(
+            "overlay",
+            "throwaway workspaces (workspace.access = \"overlay\"), package caches",
+            of(&facts.overlay),
+        ),
         check(
             "time namespace",
             "clock offsets of its own (identity.time_namespace)",
@@ -177,7 +181,7 @@ fn fits(name: &'static str, facts: &HostFacts, caller: &Caller) -> Fits {
         let here = meant::workspace(None).map_err(|e| fault::place(&e))?;
         let mut request = meant::bare(&args::Choice::default(), caller, here);
         request.workspace = None;
-        exec::plan(&policy, &request, facts, caller, None)
+        exec::plan(&policy, &request, facts, caller, None, exec::Layers::new())
     })();
     match planned {
         Ok(plan) => {

@@ -11,15 +11,17 @@ use super::result::{About, Assurance, Document, assurance};
 use super::{exit, fault, host};
 use crate::base::{Got, HostPath, Millis};
 use crate::plan::{self, HostFacts, Plan, Request};
-use crate::policy::Policy;
+use crate::policy::{Access, CACHES, CacheLayer, Policy};
 use crate::probe::{self, Store};
 use crate::sandbox::Mutants;
 use crate::supervise::denied::{self, By, Denials, Evidence, Verdict};
 use crate::supervise::drive::{self, Options};
+use crate::supervise::layers::{self, Held};
 use crate::supervise::outcome::{Boundary, Drain, Fault, LimitHit, Outcome, Report, Verified, Witnessed};
 use crate::supervise::output::Kept;
 use crate::supervise::recover::{self, Host, Recovered};
 use rustix::termios::isatty;
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
@@ -69,6 +71,37 @@ fn meant(exec: &Exec) -> Result<Ready, Fault> {
     Ok(Ready { policy, request, caller })
 }
 
+/// The kept layers of caches, by name.
+pub type Layers = BTreeMap<&'static str, plan::LayerFact>;
+
+/// Whose kept layers a policy and a request ask for, and which; `None` when they ask for none.
+fn layers<'r>(
+    policy: &'r Policy,
+    request: &'r Request,
+    facts: &HostFacts,
+) -> Option<(layers::Of<'r>, Vec<&'static str>)> {
+    let caches = &policy.caches;
+    let asked = caches.layer == CacheLayer::Kept && policy.workspace.access != Access::None;
+    let workspace = request.workspace.as_ref().filter(|_| asked)?;
+    let names: Vec<&'static str> =
+        CACHES.iter().filter(|c| caches.tools.contains(&c.tool)).map(|c| c.name).collect();
+    let of = layers::Of { uid: facts.uid, workspace, profile: &policy.name, limit: caches.size.0 };
+    (!names.is_empty()).then_some((of, names))
+}
+
+/// The kept layers, as they would be for a run.
+pub fn look_at_layers(
+    policy: &Policy,
+    request: &Request,
+    facts: &HostFacts,
+    state: Option<&HostPath>,
+) -> Layers {
+    match (state, layers(policy, request, facts)) {
+        (Some(state), Some((of, names))) => layers::look(state, of, &names),
+        _ => Layers::new(),
+    }
+}
+
 /// The plan of a policy and a request on this host.
 ///
 /// # Errors
@@ -79,8 +112,12 @@ pub fn plan(
     facts: &HostFacts,
     caller: &Caller,
     state: Option<&HostPath>,
+    layers: Layers,
 ) -> Result<Plan, Fault> {
-    let paths = probe::gather(policy, request, caller.home.as_ref(), state).map_err(|e| fault::gather(&e))?;
+    let mut paths =
+        probe::gather(policy, request, caller.home.as_ref(), state).map_err(|e| fault::gather(&e))?;
+    paths.layers = layers;
+    paths.intents = probe::intents(policy, request, caller.home.as_ref(), facts.mode);
     plan::resolve(policy, request, facts, &paths).map_err(|e| fault::plan(&e))
 }
 
@@ -106,7 +143,7 @@ fn launch(
     // has no right to the system's state directory, and giving it one would not help.
     let (state, store, state_real) = host::open(&path).map_err(|fault| {
         let facts = host::facts(None).ok();
-        match facts.map(|facts| plan(policy, request, &facts, caller, None)) {
+        match facts.map(|facts| plan(policy, request, &facts, caller, None, Layers::new())) {
             Some(Err(first)) if first.boundary == Boundary::Sandbox => first,
             _ => fault,
         }
@@ -115,12 +152,12 @@ fn launch(
     let boot = Host { boot_id: &facts.boot_id, proc: Path::new("/proc") };
     let recovered = recover::recover(&state, boot).map_err(|e| fault::live(&e))?;
     if !exec.words.quiet {
-        tell(&kept(&recovered));
+        tell(&left_by(&recovered));
     }
-    let planned = plan(policy, request, &facts, caller, Some(&state_real))?;
-    about.policy_digest = Some(planned.containment.policy_digest);
-    delivery.check(&planned)?;
-    about.own_network = planned.containment.own_network;
+    let kept = match layers(policy, request, &facts) {
+        Some((of, names)) => Held::take(&state, &state_real, of, &names),
+        None => Held::default(),
+    };
     let options = Options {
         capture: exec.results.json,
         tty: exec.how.tty,
@@ -129,28 +166,35 @@ fn launch(
         trace: exec.how.trace_denials,
         mutants,
     };
-    let execute = |planned: &Plan, facts: &HostFacts| {
-        let mut report = drive::execute(planned, facts, &state, &store, &options);
+    let make = |facts: &HostFacts| plan(policy, request, facts, caller, Some(&state_real), kept.facts());
+    let run = |plan: &Plan, facts: &HostFacts| {
+        let mut report = drive::execute(plan, facts, (&state, &store), &kept, &options);
         let path = caller.var("PATH").unwrap_or_default();
         let host = probe::ask::Host::new(caller.home.clone(), path.as_bytes());
-        report.denials = denied::judge(planned, policy, &report, &host);
+        report.denials = denied::judge(plan, policy, &report, &host);
         report
     };
-    let mut report = execute(&planned, &facts);
-    if is_the_files(&report) {
-        // Nothing ran, and what the plan saw has changed since: another one fits, or says the same again.
-        let planned = plan(policy, request, &facts, caller, Some(&state_real))?;
-        report = execute(&planned, &facts);
+    let result = (|| {
+        let planned = make(&facts)?;
+        delivery.check(&planned)?;
+        about.plan(&planned);
+        let mut report = run(&planned, &facts);
+        if is_the_files(&report) {
+            // Nothing ran, and what the plan saw has changed since: another one fits, or says the same again.
+            report = run(&make(&facts)?, &facts);
+        }
+        if !is_the_hosts(&report) {
+            return Ok(report);
+        }
+        // The facts had promised more than the host gives: it may have changed since they were found out.
+        again(&report, &facts, &store, |fresh| Ok(run(&make(fresh)?, fresh))).unwrap_or(Ok(report))
+    })();
+    let hit = result.as_ref().is_ok_and(|r| r.limit.as_ref().is_some_and(|l| l.name == "cache"));
+    let emptied = kept.end(hit);
+    for cache in about.caches.iter_mut().filter(|c| emptied.contains(&c.name)) {
+        cache.note = Some("the kept layer held more than caches.size and was emptied".to_owned());
     }
-    if !is_the_hosts(&report) {
-        return Ok(report);
-    }
-    // The facts had promised more than the host gives: it may have changed since they were found out.
-    again(&report, &facts, &store, |fresh| {
-        let planned = plan(policy, request, fresh, caller, Some(&state_real))?;
-        Ok(execute(&planned, fresh))
-    })
-    .unwrap_or(Ok(report))
+    result
 }
 
 /// Whether nothing ran because files moved while the executor was built.
@@ -174,6 +218,7 @@ fn is_the_hosts(report: &Report) -> bool {
                         | "mount_point_changed"
                         | "workspace_changed"
                         | "cwd_missing"
+                        | "cache_unusable"
                 )
         }
         _ => false,
@@ -216,7 +261,8 @@ fn mutants(_: &Exec) -> Result<Mutants, Fault> {
 fn dry_run(exec: &Exec) -> Result<u8, Fault> {
     let Ready { policy, request, caller } = meant(exec)?;
     let (facts, state) = host::look(exec.state.state_dir.as_ref(), &caller)?;
-    let plan = plan(&policy, &request, &facts, &caller, state.as_ref())?;
+    let layers = look_at_layers(&policy, &request, &facts, state.as_ref());
+    let plan = plan(&policy, &request, &facts, &caller, state.as_ref(), layers)?;
     let bytes = if exec.results.json {
         let mut canonical = crate::base::canonical_json(&plan)
             .map_err(|e| fault::plan(&plan::PlanError::Encoding(e.to_string())))?;
@@ -363,11 +409,16 @@ fn lines(report: &Report, about: &About, quiet: bool) -> String {
         if !about.own_network {
             missing.push("network (the host's is shared)");
         }
-        let _ = writeln!(
-            out,
-            "stockade: reduced assurance: without {} (`stockade doctor` says what would help)",
-            list(missing)
-        );
+        if !missing.is_empty() {
+            let _ = writeln!(
+                out,
+                "stockade: reduced assurance: without {} (`stockade doctor` says what would help)",
+                list(missing)
+            );
+        }
+        for granted in &about.granted {
+            let _ = writeln!(out, "stockade: reduced assurance: granted {}: {}", granted.name, granted.opens);
+        }
     }
     out
 }
@@ -404,7 +455,7 @@ fn denied_lines(denials: &Denials, limit: bool, person: bool) -> String {
 }
 
 /// What earlier runs left and nobody could clean.
-fn kept(recovered: &Recovered) -> String {
+fn left_by(recovered: &Recovered) -> String {
     let mut out = String::new();
     for created in &recovered.swept {
         let path = crate::base::text::visible(created.path.as_bytes());

@@ -2,8 +2,9 @@
 //! it was made from): nothing is derived a second time.
 
 use super::render::{list, safe};
+use super::result::Granted;
 use crate::base::{Digest, Gap, Need, Protection};
-use crate::plan::{FsOp, HostFacts, Mode, Plan, PlanError, SourceIx};
+use crate::plan::{CacheLayer, CachePlan, FsOp, HostFacts, Mode, Plan, PlanError, SourceIx};
 use crate::policy::{Origin, OutputAction, Policy, Posture};
 use serde::Serialize;
 use std::fmt::Write as _;
@@ -28,6 +29,10 @@ pub struct Explanation<'a> {
     writable: Vec<Seen>,
     /// Writable views whose writes are thrown away.
     throwaway: Vec<Seen>,
+    /// Package caches.
+    caches: Vec<Cached<'a>>,
+    /// What is granted by intent, and what that opens.
+    granted: Vec<Granted>,
     /// Private and gone afterwards.
     private: Vec<String>,
     /// Made for the executor, read-only.
@@ -56,6 +61,19 @@ struct Seen {
     host: Option<String>,
 }
 
+/// A package cache, and where on the host its parts are.
+#[derive(Debug, Serialize)]
+struct Cached<'a> {
+    #[serde(flatten)]
+    plan: &'a CachePlan,
+    /// The host's own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    over: Option<String>,
+    /// What keeps what is written.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    kept_in: Option<String>,
+}
+
 #[derive(Debug, Serialize)]
 struct Identity<'a> {
     uid: u32,
@@ -73,16 +91,7 @@ struct Cannot<'a> {
 
 /// A number of bytes as people write it.
 pub fn size(bytes: u64) -> String {
-    let exact = crate::base::ByteSize(bytes).to_string();
-    if exact.bytes().any(|b| b.is_ascii_alphabetic()) || bytes < 1024 {
-        return exact;
-    }
-    let (unit, name) = [(1u64 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB")]
-        .into_iter()
-        .find(|(u, _)| bytes >= *u)
-        .unwrap_or((1 << 10, "KiB"));
-    let tenths = (u128::from(bytes) * 10 + u128::from(unit) / 2) / u128::from(unit);
-    format!("{}.{}{name}", tenths / 10, tenths % 10)
+    crate::base::ByteSize(bytes).rounded()
 }
 
 fn limits(plan: &Plan) -> Vec<(&'static str, String)> {
@@ -129,6 +138,10 @@ fn grants(policy: &Policy) -> Vec<String> {
     if !g.env.is_empty() {
         out.push(format!("--env {}", list(&g.env)));
     }
+    if !g.intents.is_empty() {
+        let names: Vec<&str> = g.intents.iter().map(|i| i.name()).collect();
+        out.push(format!("--grant {}", list(&names)));
+    }
     for (given, flag) in [(g.tmpfs, "--tmpfs"), (g.root, "--root"), (g.workspace, "-w")] {
         if given {
             out.push(flag.to_owned());
@@ -155,6 +168,8 @@ impl<'a> Explanation<'a> {
             readable: Vec::new(),
             writable: Vec::new(),
             throwaway: Vec::new(),
+            caches: caches(plan),
+            granted: c.intents.iter().map(|i| Granted { name: i.name(), opens: i.opens() }).collect(),
             private: Vec::new(),
             made: Vec::new(),
             hidden: Vec::new(),
@@ -194,13 +209,19 @@ impl<'a> Explanation<'a> {
     fn add(&mut self, plan: &Plan, op: &FsOp) {
         let at = op.at().to_string();
         let seen = |from: &SourceIx| {
-            let host = plan.containment.sources.get(from.0 as usize).map(|s| s.path.to_string());
-            Seen { host: host.filter(|h| *h != at), at: at.clone() }
+            let host = source(plan, *from).filter(|h| *h != at);
+            Seen { host, at: at.clone() }
         };
+        // Those have a part of their own.
+        if plan.containment.caches.iter().any(|c| c.at == *op.at()) {
+            return;
+        }
         match op {
             FsOp::Bind { from, writable: true, .. } => self.writable.push(seen(from)),
             FsOp::Bind { from, .. } => self.readable.push(seen(from)),
-            FsOp::Overlay { lower, .. } => self.throwaway.push(seen(lower)),
+            FsOp::Overlay { lower, .. } => {
+                self.throwaway.push(lower.as_ref().map_or(Seen { at: at.clone(), host: None }, seen))
+            }
             FsOp::Scratch { .. } => self.private.push(at),
             FsOp::Tmpfs { size: bytes, .. } => {
                 self.private.push(format!("{at} ({} of its own)", size(*bytes)))
@@ -241,6 +262,23 @@ impl<'a> Explanation<'a> {
         page.names("hidden", &self.hidden);
         page.names("held read-only", &self.protected);
         page.names("moved aside if made", &self.watched);
+
+        if !self.caches.is_empty() {
+            page.head("Package caches");
+        }
+        for cache in &self.caches {
+            page.line(cache.plan.name, &cache.words());
+            if let Some(note) = &cache.plan.note {
+                page.line("", note);
+            }
+        }
+
+        if !self.granted.is_empty() {
+            page.head("Granted by intent");
+        }
+        for granted in &self.granted {
+            page.line(granted.name, granted.opens);
+        }
 
         page.head("What it is");
         let user = match self.identity.user {
@@ -298,6 +336,49 @@ impl<'a> Explanation<'a> {
             page.line("note", note);
         }
         page.0
+    }
+}
+
+fn source(plan: &Plan, index: SourceIx) -> Option<String> {
+    plan.containment.sources.get(index.0 as usize).map(|s| s.path.to_string())
+}
+
+fn caches(plan: &Plan) -> Vec<Cached<'_>> {
+    let c = &plan.containment;
+    let parts = |cache: &CachePlan| {
+        c.fs.iter().find_map(|op| match op {
+            FsOp::Overlay { lower, layer, at } if *at == cache.at => {
+                Some((lower.and_then(|l| source(plan, l)), layer.and_then(|l| source(plan, l))))
+            }
+            _ => None,
+        })
+    };
+    c.caches
+        .iter()
+        .map(|cache| {
+            let (over, kept_in) = parts(cache).unwrap_or_default();
+            Cached { plan: cache, over, kept_in }
+        })
+        .collect()
+}
+
+impl Cached<'_> {
+    fn words(&self) -> String {
+        let at = &self.plan.at;
+        let over = match &self.over {
+            Some(host) if *host == at.to_string() => format!("{at}, over the host's own"),
+            Some(host) => format!("{at}, over the host's {host}"),
+            None => at.to_string(),
+        };
+        match (self.plan.layer, &self.kept_in) {
+            (CacheLayer::Kept, Some(dir)) => format!("{over}: what is written is kept in {dir}"),
+            (CacheLayer::Kept, None) => format!("{over}: what is written is kept"),
+            (CacheLayer::Throwaway, _) => format!("{over}: what is written is thrown away"),
+            (CacheLayer::Empty, _) => format!("{at}, empty and private"),
+            (CacheLayer::Workspace, _) => format!("{at}, in the workspace"),
+            (CacheLayer::ReadOnly, _) => format!("{at}, the host's own, read-only"),
+            (CacheLayer::Absent, _) => "not there".to_owned(),
+        }
     }
 }
 

@@ -229,6 +229,18 @@ pub fn live(error: &LiveError) -> Fault {
     )
 }
 
+/// Kept layers.
+pub fn layers(object: String, message: String) -> Fault {
+    let hint =
+        "try again when no run is going on in that workspace; `stockade caches list` shows what there is";
+    make(
+        (Boundary::ArtifactStore, "cache_layer", "kept layers of caches"),
+        Some(object),
+        message,
+        Some(hint.to_owned()),
+    )
+}
+
 /// A result that cannot go where it should.
 pub fn result(object: String, message: String, hint: String) -> Fault {
     make((Boundary::ArtifactStore, "result_undeliverable", "result"), Some(object), message, Some(hint))

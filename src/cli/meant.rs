@@ -6,6 +6,7 @@ use crate::base::path::PathError;
 use crate::base::text::visible;
 use crate::base::{ByteSize, HostPath, OsBytes, SandboxPath};
 use crate::plan::{ExtraBind, Request};
+use crate::policy::Intent;
 use crate::probe;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -50,6 +51,9 @@ pub enum FlagFault {
     /// `--env NAME` for what the caller does not have.
     #[error("the caller's environment has no `{0}`")]
     EnvUnset(String),
+    /// `--grant` of what is no intent.
+    #[error("there is nothing of this name to grant")]
+    Intent,
     /// No such mutant.
     #[cfg(feature = "mutants")]
     #[error("there is no such mutant")]
@@ -66,6 +70,7 @@ impl FlagFault {
             Self::Size(_) => "size_invalid",
             Self::EnvName(_) => "env_name",
             Self::EnvUnset(_) => "env_unset",
+            Self::Intent => "grant_unknown",
             #[cfg(feature = "mutants")]
             Self::Mutant => "mutant_unknown",
         }
@@ -80,6 +85,10 @@ impl FlagFault {
             }
             Self::Size(_) => "write DST:SIZE, such as /cache:512MiB; `\\:` is a colon in a name".to_owned(),
             Self::EnvName(_) => "letters, digits and `_`, no digit first; or NAME=VALUE".to_owned(),
+            Self::Intent => {
+                let names: Vec<&str> = Intent::ALL.iter().map(|i| i.name()).collect();
+                format!("what can be granted is {}", names.join(", "))
+            }
             Self::EnvUnset(name) => format!("give it a value: --env {name}=…"),
             Self::LookUp(_) => {
                 "sources are looked up with your own rights, from the current directory".to_owned()
@@ -316,6 +325,11 @@ pub fn request(exec: &Exec, caller: &Caller, workspace: HostPath) -> Result<Requ
     }
     let tmpfs = exec.added.tmpfs.iter().map(|v| tmpfs(v)).collect::<Result<_, _>>()?;
     let env = exec.added.env.iter().map(|v| variable(v, caller)).collect::<Result<_, _>>()?;
+    let intent = |value: &OsString| {
+        let found = value.to_str().and_then(|name| name.parse::<Intent>().ok());
+        found.ok_or_else(|| fail("--grant", value, FlagFault::Intent))
+    };
+    let grants = exec.added.grant.iter().map(intent).collect::<Result<_, _>>()?;
     Ok(Request {
         argv: exec.words.argv.iter().map(|a| OsBytes::from(a.as_os_str())).collect(),
         at: inside("--at", exec.place.at.as_ref())?,
@@ -323,6 +337,7 @@ pub fn request(exec: &Exec, caller: &Caller, workspace: HostPath) -> Result<Requ
         binds,
         tmpfs,
         env,
+        grants,
         root: root(exec.how.root.as_ref())?,
         tty: exec.how.tty,
         timeout: exec.how.timeout.is_some(),
@@ -341,6 +356,7 @@ pub fn bare(choice: &Choice, caller: &Caller, workspace: HostPath) -> Request {
         binds: Vec::new(),
         tmpfs: Vec::new(),
         env: BTreeMap::new(),
+        grants: Vec::new(),
         caller_env: Rc::clone(&caller.env),
         root: None,
         tty: false,

@@ -3,6 +3,7 @@
 //! what they answer. Process: the one that the user started, single-threaded.
 
 pub mod args;
+mod caches;
 mod deliver;
 mod doctor;
 mod exec;
@@ -37,6 +38,7 @@ pub fn main() -> ExitCode {
     ExitCode::from(match args::parse(&args) {
         Ok(Cli { command: Command::Exec(exec) }) => exec::run(&exec),
         Ok(Cli { command: Command::Policy(command) }) => other(policy::run(&command)),
+        Ok(Cli { command: Command::Caches(command) }) => other(caches::run(&command)),
         Ok(Cli { command: Command::Doctor(args) }) => other(doctor::run(&args)),
         Err(Stop::Help(text)) => other(print(text.as_bytes())),
         Err(Stop::Mistake { message, hint, exec }) => {

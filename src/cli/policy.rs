@@ -188,7 +188,8 @@ fn explain(args: &Explain) -> Result<Vec<u8>, Fault> {
     let policy = profiles::load(&files, files.choose(&args.profile)?, project, &args.choice.set, None)?;
     let request = meant::bare(&args.choice, &caller, workspace);
     let (facts, state) = host::look(args.state.state_dir.as_ref(), &caller)?;
-    let plan = super::exec::plan(&policy, &request, &facts, &caller, state.as_ref())?;
+    let layers = super::exec::look_at_layers(&policy, &request, &facts, state.as_ref());
+    let plan = super::exec::plan(&policy, &request, &facts, &caller, state.as_ref(), layers)?;
     let explanation = Explanation::of(&policy, &plan, &facts).map_err(|e| fault::plan(&e))?;
     if args.json { document(&explanation, true) } else { Ok(explanation.text().into_bytes()) }
 }

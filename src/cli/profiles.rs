@@ -266,7 +266,7 @@ mod tests {
         assert!(matches!(chosen.origin, Origin::User(_)));
         assert_eq!(files.choose(OsStr::new("strict")).unwrap().origin, Origin::Embedded);
         let names: Vec<String> = files.all().into_iter().map(|(n, _)| n).collect();
-        assert_eq!(names, ["offline", "strict", "offline", "read-only", "open"]);
+        assert_eq!(names, ["offline", "strict", "offline", "read-only", "build", "open"]);
         let policy = load(&files, chosen, None, &[], None).unwrap();
         assert_eq!(policy.origins.len(), 2);
     }

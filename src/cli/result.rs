@@ -3,7 +3,7 @@
 
 use crate::base::canon::b64;
 use crate::base::{Digest, Enforcement};
-use crate::plan::Mode;
+use crate::plan::{CachePlan, Mode, Plan};
 use crate::policy::{Origin, Policy};
 use crate::supervise::denied::Denials;
 use crate::supervise::enforce;
@@ -28,6 +28,19 @@ pub struct About {
     pub own_network: bool,
     /// Whether the output was kept rather than passed on.
     pub captured: bool,
+    /// Package caches.
+    pub caches: Vec<CachePlan>,
+    /// What was granted by intent.
+    pub granted: Vec<Granted>,
+}
+
+/// Something granted by intent.
+#[derive(Debug, Clone, Serialize, JsonSchema)]
+pub struct Granted {
+    /// Its name.
+    pub name: &'static str,
+    /// What it opened.
+    pub opens: &'static str,
 }
 
 impl About {
@@ -35,6 +48,15 @@ impl About {
     pub fn profile(&mut self, policy: &Policy) {
         self.profile =
             policy.origins.first().map(|o| Profile { name: policy.name.clone(), origin: o.clone() });
+    }
+
+    /// Notes what the plan came to.
+    pub fn plan(&mut self, plan: &Plan) {
+        let c = &plan.containment;
+        self.policy_digest = Some(c.policy_digest);
+        self.own_network = c.own_network;
+        self.caches.clone_from(&c.caches);
+        self.granted = c.intents.iter().map(|i| Granted { name: i.name(), opens: i.opens() }).collect();
     }
 }
 
@@ -53,7 +75,7 @@ pub struct Profile {
 pub enum Assurance {
     /// It was.
     Full,
-    /// A preferred protection was missing, or the host's network was shared.
+    /// A preferred protection was missing, the host's network was shared, or something was granted by intent.
     Reduced,
 }
 
@@ -235,6 +257,10 @@ pub struct Document<'a> {
     command_digest: Option<Digest>,
     /// The profile that won.
     profile: Option<&'a Profile>,
+    /// Package caches: where they are, and what becomes of what the command wrote to them.
+    caches: &'a [CachePlan],
+    /// What the profile or the caller granted by intent: each is something that the sandbox closes otherwise.
+    granted: &'a [Granted],
     /// What could not be cleaned up.
     leftovers: &'a [String],
 }
@@ -265,6 +291,8 @@ impl<'a> Document<'a> {
             policy_digest: about.policy_digest,
             command_digest: report.command_digest,
             profile: about.profile.as_ref(),
+            caches: &about.caches,
+            granted: &about.granted,
             leftovers: &report.leftovers,
         }
     }
@@ -272,7 +300,7 @@ impl<'a> Document<'a> {
 
 /// Whether everything that was asked for was in force.
 pub fn assurance(report: &Report, about: &About) -> Assurance {
-    if enforce::reduced(&report.enforcement, about.own_network) {
+    if enforce::reduced(&report.enforcement, about.own_network) || !about.granted.is_empty() {
         Assurance::Reduced
     } else {
         Assurance::Full
@@ -295,7 +323,8 @@ pub fn schema() -> serde_json::Value {
 mod tests {
     use super::*;
     use crate::base::text::ForModel;
-    use crate::base::{Gap, Got, HostPath, Need, Protection};
+    use crate::base::{Gap, Got, HostPath, Need, Protection, SandboxPath};
+    use crate::plan::CacheLayer;
     use crate::supervise::denied::{
         By, Evidence, Finding, Grant, Kind as Why, Listener, RefusedCall, RefusedCalls, Verdict,
     };
@@ -380,10 +409,18 @@ mod tests {
         r.leftovers = vec!["a".into()];
         let origin = Origin::File(HostPath::new("/p.toml").unwrap());
         let about = About {
+            granted: vec![Granted { name: "gpu", opens: "devices" }],
             profile: Some(Profile { name: "p".into(), origin }),
             policy_digest: Some(Digest::of(b"a")),
             own_network: true,
             captured: true,
+            caches: vec![CachePlan {
+                name: "npm",
+                at: SandboxPath::new("/home/agent/.npm").unwrap(),
+                host: false,
+                layer: CacheLayer::Kept,
+                note: None,
+            }],
         };
         (r, about)
     }

@@ -11,12 +11,12 @@ mod words;
 pub use keys::{KEYS, Key, MOUNT_KEYS, Shape, near};
 pub(crate) use keys::{find as find_key, quoted};
 pub use profile::{
-    EnvDoc, GrantsDoc, IdentityDoc, LimitsDoc, MountDoc, MountKind, NetworkDoc, OrNone, ProfileDoc, RootDoc,
-    SeccompDoc, WorkspaceDoc,
+    CachesDoc, EnvDoc, GrantsDoc, IdentityDoc, LimitsDoc, MountDoc, MountKind, NetworkDoc, OrNone,
+    ProfileDoc, RootDoc, SeccompDoc, WorkspaceDoc,
 };
 pub use schema::{described, profile_schema};
 pub use spans::{At, Spans};
-pub use words::{Access, InsideUser, OutputAction, Posture, ProtectMissing};
+pub use words::{Access, CacheLayer, InsideUser, OutputAction, Posture, ProtectMissing};
 
 use serde::Deserialize as _;
 

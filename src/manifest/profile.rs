@@ -1,6 +1,9 @@
 //! A profile as typed: each key optional, so that what a file does not say stays visible.
 
-use super::{Access, InsideUser, LIST_ENTRIES_MAX, OutputAction, Posture, ProtectMissing, TABLE_ENTRIES_MAX};
+use super::{
+    Access, CacheLayer, InsideUser, LIST_ENTRIES_MAX, OutputAction, Posture, ProtectMissing,
+    TABLE_ENTRIES_MAX,
+};
 use crate::base::{
     ByteSize, CpuShare, HostPath, MemorySize, Millis, Need, OsBytes, Protection, RelPath, SandboxPath,
 };
@@ -41,6 +44,9 @@ pub struct ProfileDoc {
     #[serde(default)]
     #[schemars(length(max = LIST_ENTRIES_MAX))]
     pub mounts: Vec<MountDoc>,
+    /// Package caches.
+    #[serde(default)]
+    pub caches: CachesDoc,
     /// The environment, built from nothing.
     #[serde(default)]
     pub env: EnvDoc,
@@ -53,6 +59,9 @@ pub struct ProfileDoc {
     /// The limits.
     #[serde(default)]
     pub limits: LimitsDoc,
+    /// What every command is granted by intent.
+    #[serde(default)]
+    pub intents: IntentsDoc,
     /// What the caller's own flags may add.
     #[serde(default)]
     pub grants: GrantsDoc,
@@ -167,6 +176,20 @@ pub struct MountDoc {
     pub why: Option<String>,
 }
 
+/// `[caches]`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, schemars::JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CachesDoc {
+    /// Tools whose package caches the command gets, writable through a layer of its own.
+    #[serde(rename = "use")]
+    #[schemars(length(max = LIST_ENTRIES_MAX))]
+    pub tools: Option<Vec<String>>,
+    /// What becomes of that layer.
+    pub layer: Option<CacheLayer>,
+    /// The most that a kept layer may hold, for each cache.
+    pub size: Option<ByteSize>,
+}
+
 /// `[env]`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -177,6 +200,8 @@ pub struct EnvDoc {
     /// Names with values.
     #[schemars(extend("maxProperties" = TABLE_ENTRIES_MAX))]
     pub set: Option<BTreeMap<String, OsBytes>>,
+    /// Tell runtimes how much memory there is, where a memory limit holds and nobody has said so.
+    pub heap_hints: Option<bool>,
 }
 
 /// `[network]`.
@@ -237,6 +262,16 @@ pub struct LimitsDoc {
     pub disk: Option<OrNone<ByteSize>>,
 }
 
+/// `[intents]`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, schemars::JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct IntentsDoc {
+    /// What every command is granted: `browser`, `ssh-agent`, `git-credentials`, `gpu`, `x11`, `wayland`.
+    #[serde(rename = "use")]
+    #[schemars(length(max = LIST_ENTRIES_MAX))]
+    pub given: Option<Vec<String>>,
+}
+
 /// `[grants]`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -250,6 +285,9 @@ pub struct GrantsDoc {
     /// Names, or `PREFIX*`, that `--env` may pass or set.
     #[schemars(length(max = LIST_ENTRIES_MAX))]
     pub env: Option<Vec<String>>,
+    /// What `--grant` may give.
+    #[schemars(length(max = LIST_ENTRIES_MAX))]
+    pub intents: Option<Vec<String>>,
     /// Whether `--tmpfs` is permitted.
     pub tmpfs: Option<bool>,
     /// Whether `--root` is permitted.

@@ -39,6 +39,18 @@ pub enum ProtectMissing {
     Overlay,
 }
 
+/// What becomes of what the command writes to a package cache.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, schemars::JsonSchema,
+)]
+#[serde(rename_all = "snake_case")]
+pub enum CacheLayer {
+    /// It is thrown away with the run.
+    Throwaway,
+    /// It is there again at the next run in the same workspace.
+    Kept,
+}
+
 /// The network posture.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, schemars::JsonSchema,

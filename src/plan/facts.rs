@@ -224,6 +224,80 @@ pub struct LeftOut {
     pub why: String,
 }
 
+/// A package cache as it lies on the host.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case", tag = "is")]
+pub enum CachePlace {
+    /// The host has none.
+    Absent,
+    /// What is there is not used.
+    LeftOut {
+        /// Where it lies.
+        path: HostPath,
+        /// In words for an operator.
+        why: String,
+    },
+    /// A directory of the host.
+    Host {
+        /// Where it lies.
+        path: HostPath,
+        /// Its identity.
+        fact: PathFact,
+        /// Credential files below it that exist.
+        credentials: Vec<(RelPath, Kind)>,
+    },
+    /// A directory of the workspace, which has it already.
+    Workspace {
+        /// Below the workspace.
+        rel: RelPath,
+    },
+}
+
+/// A thing on the host behind a grant by intent.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct IntentSource {
+    /// Where it lies.
+    pub path: HostPath,
+    /// Its identity.
+    pub fact: PathFact,
+    /// Its name inside, below a directory that depends on the intent.
+    pub name: String,
+}
+
+/// What is behind a grant by intent.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case", tag = "is")]
+pub enum IntentFact {
+    /// It can be granted.
+    There {
+        /// What is mounted; nothing where the intent is about system calls.
+        sources: Vec<IntentSource>,
+    },
+    /// There is nothing to grant.
+    Missing {
+        /// In words for an operator.
+        why: String,
+    },
+}
+
+/// The kept layer of a cache: locked for this run, or why it is not to be had. A view that runs nothing locks nothing.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case", tag = "is")]
+pub enum LayerFact {
+    /// A directory with `upper` and `work` in it.
+    Ready {
+        /// Where it lies.
+        path: HostPath,
+        /// Its identity.
+        fact: PathFact,
+    },
+    /// The run goes without it.
+    Unavailable {
+        /// In words for an operator.
+        why: String,
+    },
+}
+
 /// A place of the host that no executor sees, by one of the names under which the mount table shows it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Never {
@@ -250,6 +324,12 @@ pub struct PathFacts {
     pub top: BTreeMap<RelPath, SystemEntry>,
     /// Toolchain directories: those of the base root, then the others, most general first.
     pub toolchains: Vec<ToolchainFact>,
+    /// Package caches that the policy uses, by their names in [`crate::policy::CACHES`].
+    pub caches: BTreeMap<&'static str, CachePlace>,
+    /// Their kept layers.
+    pub layers: BTreeMap<&'static str, LayerFact>,
+    /// What is behind the grants by intent that are in effect.
+    pub intents: BTreeMap<crate::policy::Intent, IntentFact>,
     /// Those that are not shown.
     pub left_out: Vec<LeftOut>,
     /// The caller's home, when it has one.

@@ -3,11 +3,14 @@
 //! a clock or looks at the environment. Everything that displays containment (`policy explain`,
 //! `--dry-run`, the result, a later audit) is a view of one [`Plan`].
 
+mod caches;
 pub mod facts;
+mod intents;
 pub mod request;
 pub mod resolve;
 pub mod seccomp;
 pub mod types;
+pub mod view;
 
 pub use facts::*;
 pub use request::*;

@@ -36,6 +36,8 @@ pub struct Request {
     pub env: BTreeMap<String, OsBytes>,
     /// The caller's environment, for the names that the profile passes.
     pub caller_env: Rc<BTreeMap<OsBytes, OsBytes>>,
+    /// `--grant`.
+    pub grants: Vec<crate::policy::Intent>,
     /// `--root`.
     pub root: Option<HostPath>,
     /// A terminal of its own.

@@ -1,12 +1,15 @@
 //! The one function that makes a [`Plan`]. Pure: policy × request × facts → plan, or the reason why not.
 
-use super::facts::{HostFacts, Kind, Mode, Never, PathFact, PathFacts, SystemEntry, WorkspaceFact};
+use super::facts::{
+    CachePlace, HostFacts, Kind, LayerFact, Mode, Never, PathFact, PathFacts, SystemEntry, WorkspaceFact,
+};
 use super::request::Request;
 use super::seccomp;
 use super::types::*;
+use super::{caches, intents, view};
 use crate::base::{ByteSize, Digest, Gap, HostPath, Need, OsBytes, Protection, RelPath, SandboxPath};
 use crate::policy::{
-    Access, InsideUser, MEMORY_MIN, MountEntry, Policy, Posture, ProtectMissing, reserved, tmpfs_size,
+    Access, InsideUser, Intent, MEMORY_MIN, MountEntry, Policy, Posture, ProtectMissing, reserved, tmpfs_size,
 };
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -89,6 +92,14 @@ pub enum PlanError {
         /// The key below `grants`.
         key: &'static str,
     },
+    /// There is nothing behind a grant.
+    #[error("`{}` cannot be granted: {why}", intent.name())]
+    NothingToGrant {
+        /// Which.
+        intent: Intent,
+        /// Why.
+        why: String,
+    },
     /// A source that no profile can grant.
     #[error("{path} is, or lies in, {what}, which no executor sees")]
     Never {
@@ -141,6 +152,7 @@ impl PlanError {
             Self::Source { .. } => "source_unreachable",
             Self::SourceKind { .. } => "source_type",
             Self::NotGranted { .. } => "not_granted",
+            Self::NothingToGrant { .. } => "nothing_to_grant",
             Self::Never { .. } => "source_forbidden",
             Self::ImplicitWorkspace(_) => "workspace_implicit",
             Self::RootWorkspace => "workspace_root",
@@ -196,6 +208,9 @@ impl PlanError {
                 "sources are opened with your own rights; choose one that you may read".to_owned()
             }
             Self::NotGranted { .. } => "use a profile whose [grants] allow it".to_owned(),
+            Self::NothingToGrant { intent, .. } => {
+                format!("start what is missing, or leave `{}` out", intent.name())
+            }
             Self::Never { .. } => "name a directory that lies elsewhere, or a part of it".to_owned(),
             Self::ImplicitWorkspace(_) => {
                 "change into a project directory, or name the directory with -w if you mean it".to_owned()
@@ -249,16 +264,34 @@ pub fn resolve(
         // People pause. The profile's default deadline is for what runs by itself.
         limits.wall_ms = None;
     }
-    let gaps = gaps(policy, host, &limits)?;
+    let gaps = gaps(policy, host, &limits, paths)?;
     let mut table = Table::default();
     let user = policy.user;
-    table.base_root(policy, request, paths)?;
+    let layered = !gaps.contains_key(&Protection::Caches);
+    table.base_root(policy, request, paths, layered)?;
     table.extra_mounts(policy, request, paths)?;
     let workspace_at = table.workspace(policy, request, paths)?;
+    let caches = table.caches(policy, paths, layered, workspace_at.as_ref())?;
+    let granted = intents::granted(policy, request)?;
+    table.intents(&granted, paths)?;
     table.other_names(paths)?;
     table.never(paths)?;
     table.pin_masks();
     table.other_names_of_scratch(paths)?;
+    let of = view::Of {
+        policy,
+        limits: &limits,
+        gaps: &gaps,
+        ops: table.ops.values().collect(),
+        caches: &caches,
+        intents: &granted,
+        workspace: workspace_at.as_ref(),
+        home: home(user),
+    };
+    let files = view::files(&of).map_err(|e| PlanError::Encoding(e.to_string()))?;
+    for (path, content) in files {
+        table.put(FsOp::File { at: at(path), content })?;
+    }
     let (sources, fs, watch) = table.finish()?;
 
     let owner = paths.workspace.as_ref().map(|w| &w.root);
@@ -267,6 +300,7 @@ pub fn resolve(
         sets: &policy.seccomp.sets,
         allow: &policy.seccomp.allow,
         network: if deny_tcp { seccomp::SocketRule::None } else { seccomp::SocketRule::Inet },
+        browser: granted.contains(&Intent::Browser),
     };
     let filter = seccomp::compile(&seccomp_request)?;
     let containment = Containment {
@@ -283,10 +317,13 @@ pub fn resolve(
         sources,
         fs,
         watch,
+        caches,
+        intents: granted,
         seccomp: SeccompPlan {
             sets: policy.seccomp.sets.clone(),
             allow: policy.seccomp.allow.clone(),
             sockets: seccomp_request.network,
+            browser: seccomp_request.browser,
             digest: digest_program(&filter.plain),
             asking_digest: digest_program(&filter.asking),
             filter,
@@ -296,7 +333,7 @@ pub fn resolve(
         loopback: policy.network.loopback || policy.network.posture == Posture::General,
         limits,
     };
-    let command = command(policy, request, paths, workspace_at)?;
+    let command = command(policy, request, paths, workspace_at, &containment)?;
     let encode = |e: crate::base::canon::CanonError| PlanError::Encoding(e.to_string());
     let plan_digest = Digest::of_canonical(&containment).map_err(encode)?;
     let command_digest = Digest::of_canonical(&command).map_err(encode)?;
@@ -400,6 +437,7 @@ fn gaps(
     policy: &Policy,
     host: &HostFacts,
     limits: &LimitPlan,
+    paths: &PathFacts,
 ) -> Result<BTreeMap<Protection, Gap>, PlanError> {
     use super::facts::Fact;
     let mut missing: Vec<(Protection, String, String)> = Vec::new();
@@ -415,6 +453,11 @@ fn gaps(
     fact(Protection::Mounts, &host.mount_api);
     fact(Protection::Proc, &host.proc_fresh);
     fact(Protection::Seccomp, &host.seccomp);
+    let on_host = |place: &CachePlace| matches!(place, CachePlace::Host { .. });
+    let layer = |layer: &LayerFact| matches!(layer, LayerFact::Ready { .. });
+    if paths.layers.values().any(layer) || paths.caches.values().any(on_host) {
+        fact(Protection::Caches, &host.overlay);
+    }
     let abi = |needed: u32, what: &str| {
         (
             format!("{what} needs Landlock ABI {needed}, this kernel has {}", host.landlock_abi),
@@ -478,7 +521,15 @@ fn gaps(
 fn landlock(host: &HostFacts, fs: &[FsOp], deny_tcp: bool) -> LandlockPlan {
     let abi = host.landlock_abi.min(LANDLOCK_ABI_KNOWN);
     let mut rules = vec![LandlockRule { at: SandboxPath::root(), access: LandlockAccess::Read }];
+    let mut scratch: Vec<&SandboxPath> = Vec::new();
     for op in fs {
+        if let FsOp::Scratch { at, .. } = op {
+            // What lies in another one has its rule.
+            if scratch.iter().any(|s| at.is_within(s)) {
+                continue;
+            }
+            scratch.push(at);
+        }
         let access = match op {
             FsOp::Scratch { .. } | FsOp::Tmpfs { .. } | FsOp::Overlay { .. } => LandlockAccess::Tree,
             FsOp::Bind { writable: true, .. } => LandlockAccess::Tree,
@@ -500,11 +551,11 @@ type Finished = (Vec<SourceRef>, Vec<FsOp>, Vec<Watch>);
 
 /// The mount table under construction.
 #[derive(Default)]
-struct Table {
-    sources: Vec<SourceRef>,
-    ops: BTreeMap<(usize, SandboxPath), FsOp>,
+pub(super) struct Table {
+    pub(super) sources: Vec<SourceRef>,
+    pub(super) ops: BTreeMap<(usize, SandboxPath), FsOp>,
     /// Where each source is attached, and whether writable: the same directory may be seen by several names.
-    attached: Vec<(HostPath, SandboxPath, bool)>,
+    pub(super) attached: Vec<(HostPath, SandboxPath, bool)>,
     watch: Vec<Watch>,
 }
 
@@ -517,12 +568,12 @@ fn key(at: SandboxPath) -> (usize, SandboxPath) {
     (at.depth(), at)
 }
 
-fn below(base: &SandboxPath, rel: &RelPath) -> SandboxPath {
+pub(super) fn below(base: &SandboxPath, rel: &RelPath) -> SandboxPath {
     base.join(rel)
 }
 
 impl Table {
-    fn put(&mut self, op: FsOp) -> Result<(), PlanError> {
+    pub(super) fn put(&mut self, op: FsOp) -> Result<(), PlanError> {
         let key = key(op.at().clone());
         if key.0 == 0 {
             return Err(PlanError::ReservedTarget(key.1));
@@ -552,15 +603,30 @@ impl Table {
         }
     }
 
-    fn source(&mut self, path: &HostPath, fact: &PathFact, writable: bool, idmap: bool) -> SourceIx {
+    pub(super) fn source(
+        &mut self,
+        path: &HostPath,
+        fact: &PathFact,
+        writable: bool,
+        idmap: bool,
+    ) -> SourceIx {
         self.sources.push(SourceRef {
             path: path.clone(),
             fact: fact.clone(),
             writable,
             recursive: fact.kind == Kind::Dir,
             idmap,
+            owner: None,
+            device: false,
         });
         SourceIx((self.sources.len() - 1) as u32)
+    }
+
+    /// Notes that the source is a device node that has to work.
+    pub(super) fn device(&mut self, index: SourceIx) {
+        if let Some(source) = self.sources.get_mut(index.0 as usize) {
+            source.device = true;
+        }
     }
 
     /// A tree of the host's own: everybody's files stay what they are.
@@ -596,7 +662,13 @@ impl Table {
         }
     }
 
-    fn base_root(&mut self, policy: &Policy, request: &Request, paths: &PathFacts) -> Result<(), PlanError> {
+    fn base_root(
+        &mut self,
+        policy: &Policy,
+        request: &Request,
+        paths: &PathFacts,
+        layered: bool,
+    ) -> Result<(), PlanError> {
         if request.root.is_some() && !policy.grants.root {
             return Err(PlanError::NotGranted { what: "--root".into(), key: "root" });
         }
@@ -647,7 +719,7 @@ impl Table {
         if policy.root.toolchains && own_root.is_none() {
             for tool in &paths.toolchains {
                 let target = tool.path.as_sandbox();
-                if !tool.shown {
+                if !(tool.shown || layered && caches::is_one(paths, &tool.path)) {
                     self.system_bind(&tool.path, &tool.fact, target.clone())?;
                 }
                 for (rel, kind) in &tool.credentials {
@@ -754,9 +826,9 @@ impl Table {
                 wants: "a directory",
             });
         }
-        let lower = self.source(source, fact, false, true);
+        let lower = Some(self.source(source, fact, false, true));
         self.attached.push((fact.real.clone(), target.clone(), false));
-        self.put(FsOp::Overlay { lower, at: target })
+        self.put(FsOp::Overlay { lower, layer: None, at: target })
     }
 
     fn workspace(
@@ -846,7 +918,7 @@ impl Table {
 
     /// Makes every directory from `base` down to `rel` a mount point, else a rename of one of them would carry what
     /// lies below it out of its protection or mask, in this run or the next.
-    fn pin_ancestors(&mut self, base: &SandboxPath, rel: &RelPath) {
+    pub(super) fn pin_ancestors(&mut self, base: &SandboxPath, rel: &RelPath) {
         let mut up = rel.as_path().parent();
         while let Some(dir) = up.filter(|d| !d.as_os_str().is_empty()) {
             if let Ok(rel) = RelPath::new(dir) {
@@ -1060,7 +1132,7 @@ fn missing_protected(policy: &Policy, fact: &WorkspaceFact) -> Vec<RelPath> {
         .collect()
 }
 
-fn check_target(target: &SandboxPath) -> Result<(), PlanError> {
+pub(super) fn check_target(target: &SandboxPath) -> Result<(), PlanError> {
     if reserved(target) {
         return Err(PlanError::ReservedTarget(target.clone()));
     }
@@ -1115,6 +1187,7 @@ fn command(
     request: &Request,
     paths: &PathFacts,
     workspace_at: Option<SandboxPath>,
+    containment: &Containment,
 ) -> Result<Command, PlanError> {
     let user = match policy.user {
         InsideUser::Agent => "agent",
@@ -1146,6 +1219,9 @@ fn command(
             }
         }
     }
+    for (name, value) in caches::variables(&containment.caches) {
+        env.insert(name.into(), value);
+    }
     for (name, value) in &policy.env.set {
         env.insert(name.as_str().into(), value.clone());
     }
@@ -1158,11 +1234,42 @@ fn command(
         }
         env.insert(name.as_str().into(), value.clone());
     }
+    if policy.env.heap_hints {
+        for (name, value) in heap_hints(containment) {
+            // What anybody has said about it stands.
+            env.entry(name.into()).or_insert(value.into());
+        }
+    }
+    // By intent, and so not by whatever a variable was before.
+    for (name, value) in intents::variables(&containment.intents, paths, request, &env)? {
+        env.insert(name.into(), value);
+    }
+    env.insert(view::VARIABLE.into(), view::TEXT.into());
     if env.iter().any(|(n, v)| n.as_bytes().contains(&0) || v.as_bytes().contains(&0)) {
         return Err(PlanError::Nul("an environment variable"));
     }
     let cwd = request.cwd.clone().or(workspace_at).unwrap_or_else(SandboxPath::root);
     Ok(Command { argv: request.argv.clone(), env: env.into_iter().collect(), cwd, path, tty: request.tty })
+}
+
+/// Variables by which runtimes that would take the host's memory for theirs are told of the limit: V8, the JVM and .NET
+/// look for a cgroup file system, which is not there, and Go for nothing at all. Nothing where no limit holds.
+/// <https://nodejs.org/api/cli.html>, java(1), `go doc runtime`,
+/// <https://learn.microsoft.com/dotnet/core/runtime-config/garbage-collector>.
+fn heap_hints(c: &Containment) -> Vec<(&'static str, String)> {
+    let Some(limit) = c.limits.memory.filter(|_| !c.gaps.contains_key(&Protection::LimitMemory)) else {
+        return Vec::new();
+    };
+    // The rest is for stacks, code, buffers outside the heap, and the build tool that started the runtime.
+    let share = |percent: u64| u64::try_from(u128::from(limit) * u128::from(percent) / 100).unwrap_or(limit);
+    vec![
+        ("NODE_OPTIONS", format!("--max-old-space-size={}", (share(75) >> 20).max(1))),
+        // Not -Xmx: a program's own -XX:MaxRAMPercentage would be ignored beside it.
+        ("JAVA_TOOL_OPTIONS", format!("-XX:MaxRAM={limit} -XX:MaxRAMPercentage=50")),
+        ("GOMEMLIMIT", share(90).to_string()),
+        // Read as a hexadecimal number.
+        ("DOTNET_GCHeapHardLimit", format!("0x{:x}", share(75))),
+    ]
 }
 
 /// PATH inside: the caller's entries that exist there, in the caller's order, then the usual directories.

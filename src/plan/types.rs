@@ -24,6 +24,12 @@ pub struct SourceRef {
     pub recursive: bool,
     /// Whether, built by a privileged process, its owner appears as the command's user.
     pub idmap: bool,
+    /// With `idmap`: the owner, when it is another than the workspace's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub owner: Option<(u32, u32)>,
+    /// A device node that works inside.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub device: bool,
 }
 
 /// One operation on the new root; applied in order, the order is part of the digest.
@@ -74,10 +80,14 @@ pub enum FsOp {
         /// Files.
         inodes: u64,
     },
-    /// A copy-on-write view of a host tree; writes go to the scratch tmpfs and are thrown away.
+    /// A copy-on-write view of a host tree.
     Overlay {
-        /// The lower layer.
-        lower: SourceIx,
+        /// The lower layer; an empty one when absent.
+        lower: Option<SourceIx>,
+        /// A directory with `upper` and `work` in it, which keeps what is written; without one that goes to the
+        /// scratch tmpfs and is thrown away.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        layer: Option<SourceIx>,
         /// Where.
         at: SandboxPath,
     },
@@ -192,6 +202,9 @@ pub struct SeccompPlan {
     pub allow: Vec<String>,
     /// Which sockets may be made.
     pub sockets: seccomp::SocketRule,
+    /// Whether a browser's own sandbox may be built.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub browser: bool,
     /// Digest of the plain form's instructions.
     pub digest: Digest,
     /// Digest of the asking form's.
@@ -212,7 +225,12 @@ impl SeccompPlan {
 
     /// What it was made from.
     pub fn request(&self) -> seccomp::Request<'_> {
-        seccomp::Request { sets: &self.sets, allow: &self.allow, network: self.sockets }
+        seccomp::Request {
+            sets: &self.sets,
+            allow: &self.allow,
+            network: self.sockets,
+            browser: self.browser,
+        }
     }
 }
 
@@ -263,6 +281,39 @@ pub struct Watch {
     pub modules: Option<crate::base::RelPath>,
 }
 
+/// What a package cache is inside.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, schemars::JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum CacheLayer {
+    /// Writable; what is written is there again at the next run in the same workspace.
+    Kept,
+    /// Writable; what is written is thrown away.
+    Throwaway,
+    /// An empty directory, private and gone afterwards.
+    Empty,
+    /// A directory of the workspace.
+    Workspace,
+    /// The host's own, as a toolchain.
+    ReadOnly,
+    /// Not there: something else is mounted where it would be.
+    Absent,
+}
+
+/// A package cache.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, schemars::JsonSchema)]
+pub struct CachePlan {
+    /// Its name in the table of caches.
+    pub name: &'static str,
+    /// Where it appears.
+    pub at: SandboxPath,
+    /// Whether the host's own is seen below what is written.
+    pub host: bool,
+    /// What becomes of what is written.
+    pub layer: CacheLayer,
+    /// Why it is less than the profile asks for.
+    pub note: Option<String>,
+}
+
 /// Everything that contains the command; what the plan digest covers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Containment {
@@ -290,6 +341,12 @@ pub struct Containment {
     pub fs: Vec<FsOp>,
     /// Protected names to look for afterwards.
     pub watch: Vec<Watch>,
+    /// Package caches.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub caches: Vec<CachePlan>,
+    /// What is granted by intent.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub intents: Vec<crate::policy::Intent>,
     /// Landlock.
     pub landlock: LandlockPlan,
     /// seccomp.

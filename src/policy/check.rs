@@ -1,5 +1,6 @@
 //! What a value has to be beyond its type: names, patterns, ranges, and keys that must agree.
 
+use super::caches::Word;
 use super::error::Fault;
 use super::order::env_covers;
 use super::types::{Limits, NetworkPolicy, Posture};
@@ -208,6 +209,20 @@ pub(super) fn limits(limits: &Limits) -> Result<(), (&'static str, Fault)> {
     count("limits.scratch_inodes", limits.scratch_inodes, 256, 1 << 32)?;
     size("limits.disk", limits.disk, 1, 1024 * TIB)?;
     Ok(())
+}
+
+/// The value that `name` stands for.
+pub(super) fn named<T: Word>(name: &str) -> Result<T, Fault> {
+    T::ALL.iter().copied().find(|t| t.name() == name).ok_or_else(|| Fault::UnknownWord {
+        name: shown(name),
+        what: T::WHAT,
+        all: T::ALL.iter().map(|t| t.name()).collect(),
+    })
+}
+
+/// A layer has to have room for what makes one.
+pub(super) fn cache_size(size: ByteSize) -> Result<(), Fault> {
+    range(&size, &ByteSize(MIB), &ByteSize(1024 * TIB))
 }
 
 /// The size of a tmpfs. Zero would mean half of the host's memory to the kernel.

@@ -2,6 +2,7 @@
 //! also the loader's: each widening becomes one line here, and there is no line without one.
 
 use super::calls::Calls;
+use super::intents::Intent;
 use super::order::{Part, Widening, word};
 use super::types::{Access, MountEntry, Policy};
 use crate::base::SandboxPath;
@@ -48,8 +49,9 @@ impl Group {
 
     fn of(key: &str) -> Self {
         match key.split('.').next().unwrap_or_default() {
-            "root" | "workspace" | "mounts" => Self::Paths,
+            "root" | "workspace" | "mounts" | "caches" => Self::Paths,
             "seccomp" => Self::SystemCalls,
+            "intents" => Self::Capabilities,
             "env" => Self::Environment,
             "limits" => Self::Limits,
             "network" => Self::Network,
@@ -121,10 +123,16 @@ pub fn diff(a: &Policy, b: &Policy, calls: &Calls) -> Difference {
     for (key, before, after) in [
         ("identity.user", word(a.user), word(b.user)),
         ("identity.hostname", visible(a.hostname.as_bytes()), visible(b.hostname.as_bytes())),
+        ("env.heap_hints", a.env.heap_hints.to_string(), b.env.heap_hints.to_string()),
     ] {
         if before != after {
-            let group = if key == "identity.user" { Group::Capabilities } else { Group::Assurance };
+            let group = match key {
+                "identity.user" => Group::Capabilities,
+                "env.heap_hints" => Group::Environment,
+                _ => Group::Assurance,
+            };
             let none = if key == "identity.user" { ", without any capability either way" } else { "" };
+            let (before, after) = (value(key, &before), value(key, &after));
             let text = format!("{}: {after} instead of {before}{none}", label(key));
             changes.push(Change { group, direction: Direction::Changed, key: key.to_owned(), text });
         }
@@ -142,6 +150,9 @@ fn label(key: &str) -> &str {
         "root.toolchains" => "the caller's toolchains",
         "workspace.access" => "the workspace",
         "workspace.protect_missing" => "protected names that do not exist yet",
+        "caches.layer" => "what is written to package caches",
+        "caches.size" => "size of the kept layer of one cache",
+        "env.heap_hints" => "telling runtimes of the memory limit",
         "network.posture" => "the network",
         "network.loopback" => "internet sockets on a loopback of its own",
         "network.share_host" => "the host's network namespace, its loopback and abstract sockets included",
@@ -176,6 +187,7 @@ fn label(key: &str) -> &str {
         "require.limit_processes" => "running without the limit on processes",
         "require.limit_cpu" => "running without the CPU limit",
         "require.limit_disk" => "running without the limit on the workspace's growth",
+        "require.caches" => "running without a layer over package caches, each an empty directory instead",
         "require.kill" => "running without a kill through the cgroup",
         other => other,
     }
@@ -190,6 +202,8 @@ fn value<'v>(key: &str, value: &'v str) -> &'v str {
         ("workspace.access", "rw") => "writable",
         ("workspace.protect_missing", "quarantine") => "moved aside afterwards",
         ("workspace.protect_missing", "overlay") => "every write to the workspace thrown away",
+        ("caches.layer", "throwaway") => "thrown away",
+        ("caches.layer", "kept") => "there again for later runs in the same workspace",
         ("network.posture", "disabled") => "a namespace of its own with no way out",
         ("network.posture", "general") => "whatever the host reaches",
         ("limits.output_action", "truncate") => "the command goes on",
@@ -227,6 +241,7 @@ impl Words<'_> {
                 Some(dir) => format!("reading `{dir}`, as the root"),
                 None => "reading the host's /usr and what `root.etc` lists, as the root".to_owned(),
             },
+            (_, "caches.use") => format!("reading the caller's package cache of {}", shown(&widening.asked)),
             (_, "env.pass") => format!("reading the caller's variable `{}`", shown(&widening.asked)),
             (_, "env.set") => self.variables(),
             (_, "seccomp.sets") => self.set(&widening.asked),
@@ -234,6 +249,8 @@ impl Words<'_> {
             (_, "grants.ro" | "grants.rw") => {
                 format!("--{} from `{}`", key.trim_start_matches("grants."), widening.asked)
             }
+            (_, "intents.use") => format!("`{}`: {}", widening.asked, opens(&widening.asked)),
+            (_, "grants.intents") => format!("--grant `{}`: {}", widening.asked, opens(&widening.asked)),
             (_, "grants.env") => format!("--env `{}`", shown(&widening.asked)),
             _ => {
                 let (before, after) = match self.direction {
@@ -318,6 +335,10 @@ fn described(entry: &MountEntry) -> String {
         }
         MountEntry::Mask { target, .. } => made("a mask", target),
     }
+}
+
+fn opens(intent: &str) -> &'static str {
+    intent.parse().map_or("", Intent::opens)
 }
 
 fn shown(text: &str) -> String {

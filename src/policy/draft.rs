@@ -65,6 +65,7 @@ fn said(values: &Value, key: &str) -> Value {
     let place = match key.split_once('.') {
         Some(("require", leaf)) => format!("/needs/{leaf}"),
         Some(("identity", leaf)) => format!("/{leaf}"),
+        Some(("intents", _)) => "/intents".to_owned(),
         _ => format!("/{}", key.replace('.', "/")),
     };
     match values.pointer(&place) {

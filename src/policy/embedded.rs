@@ -21,9 +21,10 @@ const EMBEDDED: &[(&str, &str)] = &[
     ("strict", include_str!("../../policies/strict.toml")),
     ("offline", include_str!("../../policies/offline.toml")),
     ("read-only", include_str!("../../policies/read-only.toml")),
+    ("build", include_str!("../../policies/build.toml")),
     ("open", include_str!("../../policies/open.toml")),
 ];
-const NAMES: &[&str] = &["strict", "offline", "read-only", "open"];
+const NAMES: &[&str] = &["strict", "offline", "read-only", "build", "open"];
 
 /// The text of a built-in profile.
 pub fn embedded(name: &str) -> Option<&'static str> {

@@ -304,6 +304,16 @@ pub enum Fault {
         /// "set" or "system call".
         what: &'static str,
     },
+    /// A word of a fixed list, and not one of them.
+    #[error("`{name}` is not {what}: {}", all.join(", "))]
+    UnknownWord {
+        /// What was written.
+        name: String,
+        /// What was expected.
+        what: &'static str,
+        /// Those that there are.
+        all: Vec<&'static str>,
+    },
     /// No set at all: nothing could run.
     #[error("without any set no program can start")]
     NoSets,
@@ -347,6 +357,7 @@ impl Fault {
             Self::ShareHostNeedsGeneral => "share_host_needs_general",
             Self::GeneralNeedsLoopback => "general_needs_loopback",
             Self::SeccompName { .. } => "seccomp_name",
+            Self::UnknownWord { .. } => "unknown_word",
             Self::NoSets => "no_sets",
         }
     }
@@ -355,6 +366,11 @@ impl Fault {
     pub fn hint(&self) -> Option<String> {
         let text = match self {
             Self::Manifest(fault) => return fault.hint(),
+            Self::UnknownWord { name, all, .. } => {
+                let near = near(name, all.iter().copied());
+                return (!near.is_empty())
+                    .then(|| format!("did you mean {}?", crate::manifest::quoted(&near)));
+            }
             Self::UnknownProfile { near, .. } | Self::UnknownKey { near } if !near.is_empty() => {
                 return Some(format!("did you mean {}?", crate::manifest::quoted(near)));
             }

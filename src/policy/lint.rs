@@ -210,6 +210,12 @@ rules! {
     OthersWrite = "SL043" "profile-writable" [Error]
         "somebody else decides what commands may do",
         "make the file and its directory your own, and writable for nobody else: chmod go-w";
+    KeptCaches = "SL044" "kept-caches" [Note, Warning]
+        "what a command writes to a package cache is there again, and built from, at later runs in the same workspace under this profile: one that was led astray can leave a poisoned package there. Other workspaces, profiles of another name and the host's own caches see nothing of it",
+        "keep `layer = \"throwaway\"`, or remove the layers (`stockade caches remove`) after a run that is not trusted";
+    Intents = "SL045" "granted-to-all" [Warning]
+        "what `intents.use` names is open to every command under this profile, whether it needs it or not",
+        "name it in `grants.intents`, and let the caller say `--grant` for the one command that needs it";
 }
 
 impl Code {
@@ -497,6 +503,9 @@ fn entries<'d>(doc: &'d ProfileDoc, list: &str) -> Vec<&'d [u8]> {
         "root.etc" => of(doc.root.etc.as_ref(), |p| p.as_bytes()),
         "workspace.protect" => of(doc.workspace.protect.as_ref(), |p| p.as_bytes()),
         "workspace.hide" => of(doc.workspace.hide.as_ref(), |p| p.as_bytes()),
+        "caches.use" => of(doc.caches.tools.as_ref(), |w| w.as_bytes()),
+        "intents.use" => of(doc.intents.given.as_ref(), |w| w.as_bytes()),
+        "grants.intents" => of(doc.grants.intents.as_ref(), |w| w.as_bytes()),
         "env.pass" => of(doc.env.pass.as_ref(), |w| w.as_bytes()),
         "seccomp.sets" => of(doc.seccomp.sets.as_ref(), |w| w.as_bytes()),
         "seccomp.allow" => of(doc.seccomp.allow.as_ref(), |w| w.as_bytes()),

@@ -1,11 +1,14 @@
 //! One document on top of a policy. The same code for both ways to merge; they differ in what a list
 //! means, and in the check that follows a narrowing.
 
+use super::caches::CACHE_SIZE;
+use super::caches::Word;
 use super::check;
 use super::error::{Fault, Place, PolicyError};
 use super::types::{
-    Access, EnvPolicy, Grants, InsideUser, Limits, MountEntry, NetworkPolicy, Origin, OutputAction, Policy,
-    Posture, ProtectMissing, RootPolicy, SeccompPolicy, Source, WorkspacePolicy,
+    Access, CacheLayer, CachesPolicy, EnvPolicy, Grants, InsideUser, Limits, MountEntry, NetworkPolicy,
+    Origin, OutputAction, Policy, Posture, ProtectMissing, RootPolicy, SeccompPolicy, Source,
+    WorkspacePolicy,
 };
 use super::{MERGED_ENTRIES_MAX, TMPFS_INODES};
 use crate::base::{ByteSize, HostPath, MemorySize, Millis, Need, OsBytes, Protection, RelPath};
@@ -78,7 +81,8 @@ pub(super) fn blank() -> Policy {
             hide: Vec::new(),
         },
         mounts: Vec::new(),
-        env: EnvPolicy { pass: Vec::new(), set: BTreeMap::new() },
+        caches: CachesPolicy { tools: Vec::new(), layer: CacheLayer::Throwaway, size: ByteSize(CACHE_SIZE) },
+        env: EnvPolicy { pass: Vec::new(), set: BTreeMap::new(), heap_hints: false },
         network: NetworkPolicy { posture: Posture::Disabled, loopback: false, share_host: false },
         seccomp: SeccompPolicy { sets: Vec::new(), allow: Vec::new() },
         limits: Limits {
@@ -97,10 +101,12 @@ pub(super) fn blank() -> Policy {
             scratch_inodes: 1024,
             disk: None,
         },
+        intents: Vec::new(),
         grants: Grants {
             ro: Vec::new(),
             rw: Vec::new(),
             env: Vec::new(),
+            intents: Vec::new(),
             tmpfs: false,
             root: false,
             workspace: false,
@@ -147,6 +153,13 @@ pub(super) fn apply(mut policy: Policy, input: &Input<'_>, mode: Mode) -> Result
 
     mounts(&mut policy.mounts, &doc.mounts, input, mode)?;
 
+    named(&mut policy.caches.tools, doc.caches.tools.as_ref(), "caches.use", input)?;
+    set(&mut policy.caches.layer, doc.caches.layer);
+    if let Some(size) = doc.caches.size {
+        check::cache_size(size).map_err(|f| input.fail("caches.size", f))?;
+        policy.caches.size = size;
+    }
+
     words(&mut policy.env.pass, doc.env.pass.as_ref(), "env.pass", input, check::env_pass)?;
     if let Some(values) = &doc.env.set {
         for (name, value) in values {
@@ -157,6 +170,7 @@ pub(super) fn apply(mut policy: Policy, input: &Input<'_>, mode: Mode) -> Result
         }
         at_most(policy.env.set.len()).map_err(|f| input.fail("env.set", f))?;
     }
+    set(&mut policy.env.heap_hints, doc.env.heap_hints);
 
     network(&mut policy.network, &doc.network, mode);
 
@@ -168,9 +182,11 @@ pub(super) fn apply(mut policy: Policy, input: &Input<'_>, mode: Mode) -> Result
     limits(&mut policy.limits, &doc.limits, mode);
     check::limits(&policy.limits).map_err(|(key, f)| input.fail(key, f))?;
 
+    named(&mut policy.intents, doc.intents.given.as_ref(), "intents.use", input)?;
     hosts(&mut policy.grants.ro, doc.grants.ro.as_ref(), "grants.ro", input)?;
     hosts(&mut policy.grants.rw, doc.grants.rw.as_ref(), "grants.rw", input)?;
     words(&mut policy.grants.env, doc.grants.env.as_ref(), "grants.env", input, check::env_pattern)?;
+    named(&mut policy.grants.intents, doc.grants.intents.as_ref(), "grants.intents", input)?;
     set(&mut policy.grants.tmpfs, doc.grants.tmpfs);
     set(&mut policy.grants.root, doc.grants.root);
     set(&mut policy.grants.workspace, doc.grants.workspace);
@@ -289,6 +305,19 @@ fn words(
 ) -> Result<(), PolicyError> {
     let Some(asked) = asked else { return Ok(()) };
     merge(field, asked, key, input, false, |w| w.as_bytes(), |w| check(w))
+}
+
+/// A list of words that stand for values of one type.
+fn named<T: Word>(
+    field: &mut Vec<T>,
+    asked: Option<&Vec<String>>,
+    key: &str,
+    input: &Input<'_>,
+) -> Result<(), PolicyError> {
+    let mut names: Vec<String> = field.iter().map(|t| t.name().to_owned()).collect();
+    words(&mut names, asked, key, input, |name| check::named::<T>(name).map(drop))?;
+    *field = names.iter().filter_map(|name| check::named(name).ok()).collect();
+    Ok(())
 }
 
 fn hosts(

@@ -6,12 +6,14 @@
 //! - *narrow*, for a project's file and `--set`: the result has to be within what would win without it
 //!   ([`Policy::is_within`]), else the widening key is named and nothing runs.
 
+mod caches;
 mod calls;
 mod check;
 mod diff;
 mod draft;
 mod embedded;
 mod error;
+mod intents;
 pub mod lint;
 mod load;
 mod merge;
@@ -23,6 +25,7 @@ mod shipped;
 mod tests;
 mod types;
 
+pub use caches::{CACHES, Cache, Tool, Top};
 pub use calls::{CallSet, Calls, RefusedCall};
 pub use check::{MEMORY_MIN, reserved, tmpfs_size};
 pub use diff::{Change, Difference, Direction, Group, diff};
@@ -32,6 +35,7 @@ pub use embedded::{
     embedded, embedded_names, is_profile_name, search_path,
 };
 pub use error::{Fault, LibraryError, Place, PolicyError};
+pub use intents::Intent;
 pub use load::{Candidate, EmbeddedOnly, Library, load};
 pub use order::{Part, Widening};
 pub use resolved::{RESOLVED_BYTES_MAX, ResolvedError, resolved};

@@ -3,6 +3,7 @@
 //!
 //! `name`, `summary`, `origins`, the inside user and the host name carry no authority and are not compared.
 
+use super::intents::Intent;
 use super::types::{MountEntry, OutputAction, Policy, ProtectMissing};
 use crate::base::{MemorySize, Need, OsBytes, Protection, RelPath, SandboxPath};
 use std::fmt::Display;
@@ -139,10 +140,12 @@ fn widenings(asked: &Policy, base: &Policy) -> Vec<Widening> {
         root,
         workspace,
         mounts,
+        caches,
         env,
         network,
         seccomp,
         limits,
+        intents,
         grants,
     } = asked;
 
@@ -179,6 +182,12 @@ fn widenings(asked: &Policy, base: &Policy) -> Vec<Widening> {
 
     mount_table(&mut found, mounts, &base.mounts);
 
+    let (c, b) = (caches, &base.caches);
+    found.subset("caches.use", &c.tools, &b.tools, |b, a| a == b, |t| t.name().to_owned());
+    found.unless(c.layer <= b.layer, "caches.layer", word(b.layer), word(c.layer));
+    found.at_most("caches.size", Some(&c.size), Some(&b.size));
+
+    // `env.heap_hints` tells what the limits say anyway.
     found.subset("env.pass", &env.pass, &base.env.pass, |b, a| env_covers(b, a), Clone::clone);
     // A value that the profile sets may be what keeps a program harmless: neither more nor fewer nor others.
     found.unless(env.set == base.env.set, "env.set", variables(&base.env.set), variables(&env.set));
@@ -213,10 +222,14 @@ fn widenings(asked: &Policy, base: &Policy) -> Vec<Widening> {
     found.at_most("limits.scratch_inodes", Some(&l.scratch_inodes), Some(&b.scratch_inodes));
     found.at_most("limits.disk", l.disk.as_ref(), b.disk.as_ref());
 
+    let name = |intent: &Intent| intent.name().to_owned();
+    found.subset("intents.use", intents, &base.intents, |b, a| a == b, name);
+
     let (g, b) = (grants, &base.grants);
     found.subset("grants.ro", &g.ro, &b.ro, |b, a| a.is_within(b), ToString::to_string);
     found.subset("grants.rw", &g.rw, &b.rw, |b, a| a.is_within(b), ToString::to_string);
     found.subset("grants.env", &g.env, &b.env, |b, a| env_covers(b, a), Clone::clone);
+    found.subset("grants.intents", &g.intents, &b.intents, |b, a| a == b, name);
     found.flag("grants.tmpfs", g.tmpfs, b.tmpfs);
     found.flag("grants.root", g.root, b.root);
     found.flag("grants.workspace", g.workspace, b.workspace);

@@ -59,6 +59,7 @@ pub fn resolved(bytes: &[u8], origin: Origin) -> Result<Policy, ResolvedError> {
         policy.workspace.protect.len(),
         policy.workspace.hide.len(),
         policy.mounts.len(),
+        policy.caches.tools.len(),
         policy.env.pass.len(),
         policy.env.set.len(),
         policy.seccomp.sets.len(),
@@ -66,6 +67,8 @@ pub fn resolved(bytes: &[u8], origin: Origin) -> Result<Policy, ResolvedError> {
         policy.grants.ro.len(),
         policy.grants.rw.len(),
         policy.grants.env.len(),
+        policy.grants.intents.len(),
+        policy.intents.len(),
     ];
     if lists.into_iter().any(|entries| entries > MERGED_ENTRIES_MAX) {
         return Err(ResolvedError::TooMany);

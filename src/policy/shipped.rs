@@ -3,9 +3,10 @@
 //! `STOCKADE_WRITE_DOCS` is set.
 
 use super::types::{
-    Access, EnvPolicy, Grants, InsideUser, Limits, NetworkPolicy, Origin, OutputAction::*, Policy,
-    Posture::*, ProtectMissing, RootPolicy, SeccompPolicy, WorkspacePolicy,
+    Access, CacheLayer, CachesPolicy, EnvPolicy, Grants, InsideUser, Limits, NetworkPolicy, Origin,
+    OutputAction::*, Policy, Posture::*, ProtectMissing, RootPolicy, SeccompPolicy, WorkspacePolicy,
 };
+use super::{Intent, Tool};
 use crate::base::{ByteSize, CpuShare, HostPath, MemorySize::*, Millis, Need, Protection, RelPath};
 use std::collections::BTreeMap;
 
@@ -14,6 +15,7 @@ pub(super) fn policy(name: &str) -> Option<Policy> {
     Some(match name {
         "strict" => include!("shipped/strict.in"),
         "offline" => include!("shipped/offline.in"),
+        "build" => include!("shipped/build.in"),
         "read-only" => include!("shipped/read-only.in"),
         "open" => include!("shipped/open.in"),
         _ => return None,
@@ -49,12 +51,14 @@ mod tests {
     /// A policy as Rust. Taken apart by name, so that no field can be forgotten.
     fn source(policy: &Policy) -> String {
         let Policy { name, summary, origins, needs, user, hostname, time_namespace, .. } = policy;
-        let Policy { root, workspace, mounts, env, network, seccomp, limits, grants, .. } = policy;
+        let Policy { root, workspace, mounts, caches, env, network, seccomp, limits, .. } = policy;
+        let Policy { intents: policy_intents, grants, .. } = policy;
+        let CachesPolicy { tools, layer, size } = caches;
         let RootPolicy { dir, etc, toolchains } = root;
         let WorkspacePolicy { access, protect, protect_missing, hide } = workspace;
-        let EnvPolicy { pass, set } = env;
+        let EnvPolicy { pass, set, heap_hints } = env;
         let SeccompPolicy { sets, allow } = seccomp;
-        let Grants { ro, rw, env, tmpfs, root, workspace } = grants;
+        let Grants { ro, rw, env, intents: may, tmpfs, root, workspace } = grants;
         assert!(mounts.is_empty() && set.is_empty() && dir.is_none(), "{name}: not foreseen here");
         let list = |items: Vec<&[u8]>| {
             let lines = items.iter().map(|item| format!("\n{:?},", std::str::from_utf8(item).unwrap()));
@@ -66,6 +70,11 @@ mod tests {
             |list_of: &[RelPath]| format!("paths{}", list(list_of.iter().map(RelPath::as_bytes).collect()));
         let hosts =
             |list_of: &[HostPath]| format!("hosts{}", list(list_of.iter().map(HostPath::as_bytes).collect()));
+        let intents = |list: &[Intent]| {
+            let names: Vec<String> = list.iter().map(|i| format!("Intent::{i:?}")).collect();
+            format!("vec![{}]", names.join(", "))
+        };
+        let tools: Vec<String> = tools.iter().map(|t| format!("Tool::{t:?}")).collect();
         let needs: String =
             needs.iter().map(|(p, n)| format!("\n(Protection::{p:?}, Need::{n:?}),")).collect();
         assert!(origins.iter().all(|origin| *origin == Origin::Embedded));
@@ -84,11 +93,18 @@ mod tests {
             format!("protect: {},", paths(protect)),
             format!("hide: {} }},", paths(hide)),
             "mounts: Vec::new(),".to_owned(),
-            format!("env: EnvPolicy {{ set: BTreeMap::new(), pass: {} }},", words(pass)),
+            format!("caches: CachesPolicy {{ tools: vec![{}],", tools.join(", ")),
+            format!("layer: CacheLayer::{layer:?}, size: {size:?} }},"),
+            format!(
+                "env: EnvPolicy {{ heap_hints: {heap_hints}, set: BTreeMap::new(), pass: {} }},",
+                words(pass)
+            ),
             format!("network: {network:?},"),
             format!("seccomp: SeccompPolicy {{ sets: {}, allow: {} }},", words(sets), words(allow)),
             format!("limits: {limits:?},"),
-            format!("grants: Grants {{ tmpfs: {tmpfs}, root: {root}, workspace: {workspace},"),
+            format!("intents: {},", intents(policy_intents)),
+            format!("grants: Grants {{ intents: {},", intents(may)),
+            format!("tmpfs: {tmpfs}, root: {root}, workspace: {workspace},"),
             format!("ro: {}, rw: {}, env: {} }},", hosts(ro), hosts(rw), words(env)),
             "}\n".to_owned(),
         ]

@@ -50,7 +50,9 @@ fn narrowed(profile: &str, text: &str, sets: &[&str]) -> Result<Policy, PolicyEr
 
 #[test]
 fn the_shipped_profiles_are_ordered() {
-    let [strict, offline, read_only, open] = ["strict", "offline", "read-only", "open"].map(built_in);
+    let [strict, offline, read_only, build, open] =
+        ["strict", "offline", "read-only", "build", "open"].map(built_in);
+    assert!(offline.is_within(&build) && !build.is_within(&offline) && !build.is_within(&open));
     assert!(strict.is_within(&read_only));
     assert!(read_only.is_within(&offline));
     assert!(offline.is_within(&open));
@@ -89,6 +91,10 @@ fn a_project_cannot_widen() {
         ("[seccomp]\nallow = [\"ptrace\"]", "seccomp.allow"),
         ("[seccomp]\nsets = [\"...\", \"admin\"]", "seccomp.sets"),
         ("[env]\npass = [\"AWS_PROFILE\"]", "env.pass"),
+        ("[caches]\nuse = [\"npm\"]", "caches.use"),
+        ("[intents]\nuse = [\"browser\"]", "intents.use"),
+        ("[caches]\nlayer = \"kept\"", "caches.layer"),
+        ("[caches]\nsize = \"2GiB\"", "caches.size"),
         ("[require]\nmounts = \"prefer\"", "require.mounts"),
         ("[root]\netc = [\"shadow\"]", "root.etc"),
         ("[[mounts]]\ntype = \"bind\"\nsource = \"/etc\"\ntarget = \"/etc\"", "mounts"),
@@ -276,11 +282,17 @@ fn kinds() -> Vec<BoxedStrategy<String>> {
         list("workspace.hide", &["...", ".env", "a", "b*"]),
         list("workspace.protect", &["...", ".git", ".git/hooks", "c"]),
         list("root.etc", &["...", "ssl", "ssl/certs", "fonts"]),
+        list("caches.use", &["...", "cargo", "npm", "go"]),
+        prop::sample::select(vec!["throwaway", "kept"]).prop_map(|v| format!("caches.layer = \"{v}\"")),
+        prop::sample::select(vec!["1MiB", "64GiB"]).prop_map(|v| format!("caches.size = \"{v}\"")),
+        any::<bool>().prop_map(|v| format!("env.heap_hints = {v}")),
         list("env.pass", &["...", "LANG", "LC_*", "LC_ALL", "FOO"]),
         list("seccomp.sets", &["base", "process", "network"]),
         list("seccomp.allow", &["...", "ptrace", "bpf"]),
         list("grants.ro", &["/", "/usr", "/srv/data"]),
         list("grants.rw", &["/srv", "/srv/data"]),
+        list("intents.use", &["browser", "gpu"]),
+        list("grants.intents", &["browser", "gpu", "x11"]),
         list("grants.env", &["*", "FOO", "FOO_*", "FOO_BAR"]),
         prop::collection::btree_map(
             prop::sample::select(vec!["/m", "/m/a", "/n"]),
@@ -366,6 +378,19 @@ pub(super) fn authority(p: &Policy) -> BTreeSet<String> {
         };
         say(p.env.pass.iter().any(passes), format!("see {name}"));
         say(p.grants.env.iter().any(passes), format!("be given {name}"));
+    }
+    for tool in &p.caches.tools {
+        say(true, format!("write over the cache of {}", tool.name()));
+    }
+    say(p.caches.layer == CacheLayer::Kept, "leave something to the next run".to_owned());
+    for n in [1u64 << 20, 1 << 30, 1 << 40] {
+        say(n <= p.caches.size.0, format!("leave {n}"));
+    }
+    for intent in &p.intents {
+        say(true, format!("have {}", intent.name()));
+    }
+    for intent in &p.grants.intents {
+        say(true, format!("be granted {}", intent.name()));
     }
     for name in &p.seccomp.sets {
         say(true, format!("use {name}"));

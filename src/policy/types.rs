@@ -1,6 +1,8 @@
 //! The policy value itself. Plain data: made by this module's loader alone, read by `plan`. It is read back (see
 //! [`super::resolved()`]) to be compared and for nothing else.
 
+use super::caches::Tool;
+use super::intents::Intent;
 use crate::base::{
     ByteSize, CpuShare, Digest, HostPath, MemorySize, Millis, Need, OsBytes, Protection, RelPath, SandboxPath,
 };
@@ -8,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 // Words that profiles and policies share; `manifest` may not depend on this module.
-pub use crate::manifest::{Access, InsideUser, OutputAction, Posture, ProtectMissing};
+pub use crate::manifest::{Access, CacheLayer, InsideUser, OutputAction, Posture, ProtectMissing};
 
 /// Where a profile came from; shown wherever a profile is named.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, schemars::JsonSchema)]
@@ -148,6 +150,19 @@ pub struct WorkspacePolicy {
     pub hide: Vec<RelPath>,
 }
 
+/// Package caches.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CachesPolicy {
+    /// Whose.
+    #[serde(rename = "use")]
+    pub tools: Vec<Tool>,
+    /// What becomes of what is written to them.
+    pub layer: CacheLayer,
+    /// The most that a kept layer may hold, for each cache.
+    pub size: ByteSize,
+}
+
 /// The environment, built from nothing.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -156,6 +171,8 @@ pub struct EnvPolicy {
     pub pass: Vec<String>,
     /// Names set to these values.
     pub set: BTreeMap<String, OsBytes>,
+    /// Whether runtimes are told of the memory limit.
+    pub heap_hints: bool,
 }
 
 /// The network as the profile wants it.
@@ -224,6 +241,8 @@ pub struct Grants {
     pub rw: Vec<HostPath>,
     /// Names (or `PREFIX*`) that `--env` may pass or set.
     pub env: Vec<String>,
+    /// What `--grant` may give.
+    pub intents: Vec<Intent>,
     /// Whether `--tmpfs` is permitted.
     pub tmpfs: bool,
     /// Whether `--root` is permitted.
@@ -257,6 +276,8 @@ pub struct Policy {
     pub workspace: WorkspacePolicy,
     /// Further mounts.
     pub mounts: Vec<MountEntry>,
+    /// Package caches.
+    pub caches: CachesPolicy,
     /// The environment.
     pub env: EnvPolicy,
     /// The network.
@@ -265,6 +286,8 @@ pub struct Policy {
     pub seccomp: SeccompPolicy,
     /// The limits.
     pub limits: Limits,
+    /// What every command is granted by intent.
+    pub intents: Vec<Intent>,
     /// What the caller may add.
     pub grants: Grants,
 }

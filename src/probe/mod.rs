@@ -4,10 +4,12 @@
 
 pub mod ask;
 pub mod cache;
+mod caches;
 mod cgroups;
 pub mod doctor;
 mod git;
 pub mod host;
+mod intents;
 mod listing;
 mod never;
 pub mod paths;
@@ -21,6 +23,7 @@ mod workspace;
 
 pub use cache::{Store, StoreError};
 pub use host::ProbeError;
+pub use intents::intents;
 pub(crate) use listing::{Seen, list, names};
 pub use paths::{GatherError, gather, look_up, plain};
 pub use remedy::apparmor_profile;

@@ -5,7 +5,7 @@
 
 use super::listing::{Listing, list, names};
 use super::workspace::{self, Beneath};
-use super::{ProbeError, git, never, proc, toolchains};
+use super::{ProbeError, caches, git, never, proc, toolchains};
 use crate::base::{HostPath, OsBytes, RelPath, SandboxPath, name_matches};
 use crate::plan::{Kind, PathFact, PathFacts, PathMissing, Request, SystemEntry, WorkspaceFact};
 use crate::policy::{Access, MountEntry, Policy};
@@ -120,6 +120,11 @@ pub fn gather(
                 let workspace = facts.workspace.as_ref().map(|w| w.root.real.clone());
                 let found = toolchains::find(&request.caller_env, home, workspace.as_ref(), state_dir);
                 (facts.toolchains, facts.left_out) = found;
+            }
+            if !policy.caches.tools.is_empty() {
+                let workspace = facts.workspace.as_ref().map(|w| &w.root.real);
+                let tools = &policy.caches.tools;
+                facts.caches = caches::find(tools, &request.caller_env, home, workspace, state_dir);
             }
         }
     }

@@ -26,6 +26,7 @@ pub(super) fn tree(names: &[&str]) -> tempfile::TempDir {
 
 pub(super) fn request(workspace: Option<&HostPath>) -> Request {
     Request {
+        grants: Vec::new(),
         argv: vec!["true".into()],
         workspace: workspace.cloned(),
         workspace_explicit: true,
@@ -58,7 +59,8 @@ pub(super) fn policy() -> Policy {
             hide: Vec::new(),
         },
         mounts: Vec::new(),
-        env: EnvPolicy { pass: Vec::new(), set: BTreeMap::new() },
+        caches: CachesPolicy { tools: Vec::new(), layer: CacheLayer::Throwaway, size: ByteSize(1 << 20) },
+        env: EnvPolicy { pass: Vec::new(), set: BTreeMap::new(), heap_hints: false },
         network: NetworkPolicy { posture: Posture::Disabled, loopback: true, share_host: false },
         seccomp: SeccompPolicy { sets: Vec::new(), allow: Vec::new() },
         limits: Limits {
@@ -77,7 +79,9 @@ pub(super) fn policy() -> Policy {
             scratch_inodes: 100,
             disk: None,
         },
+        intents: Vec::new(),
         grants: Grants {
+            intents: Vec::new(),
             ro: Vec::new(),
             rw: Vec::new(),
             env: Vec::new(),

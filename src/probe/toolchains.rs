@@ -26,7 +26,7 @@ const VARIABLES: [(&str, Option<&str>); 6] = [
 ];
 
 /// Names of credential files, looked for below every toolchain.
-const CREDENTIALS: [&str; 16] = [
+pub(super) const CREDENTIALS: [&str; 16] = [
     "credentials",
     "credentials.toml",
     ".npmrc",
@@ -85,12 +85,13 @@ pub(super) fn find(
     }
     kept.extend(arrange(found));
     for tool in &mut kept {
-        tool.credentials = credentials(tool);
+        tool.credentials = credentials(&tool.path, &tool.fact, &CREDENTIALS);
     }
     (kept, left_out)
 }
 
-fn named(bytes: &[u8]) -> Option<HostPath> {
+/// The directory that a variable's value names.
+pub(super) fn named(bytes: &[u8]) -> Option<HostPath> {
     let path = Path::new(std::ffi::OsStr::from_bytes(bytes));
     // An empty or relative entry depends on the working directory: not a toolchain.
     path.is_absolute().then(|| HostPath::new(lexical(path)).ok())?
@@ -124,7 +125,8 @@ fn arrange(mut found: Vec<ToolchainFact>) -> Vec<ToolchainFact> {
     kept
 }
 
-struct Bounds {
+/// What is more than a toolchain or a cache.
+pub(super) struct Bounds {
     /// The home, as named and as it really lies.
     homes: Vec<HostPath>,
     workspace: Option<HostPath>,
@@ -132,7 +134,11 @@ struct Bounds {
 }
 
 impl Bounds {
-    fn new(home: Option<&HostPath>, workspace: Option<&HostPath>, state: Option<&HostPath>) -> Self {
+    pub(super) fn new(
+        home: Option<&HostPath>,
+        workspace: Option<&HostPath>,
+        state: Option<&HostPath>,
+    ) -> Self {
         let real = |p: &HostPath| open_path(p.as_path()).map_or_else(|_| p.clone(), |(_, real)| real);
         Self {
             homes: home.into_iter().flat_map(|h| [h.clone(), real(h)]).collect(),
@@ -168,27 +174,53 @@ impl Bounds {
             // By its real name: links on the way to it may not be there inside.
             return Ok(Some(tool(fact.real.clone(), fact, true)));
         }
-        let refused = [&path, &fact.real].into_iter().any(|p| {
-            NEVER.iter().any(|n| p.as_bytes() == n.as_bytes())
-                || NEVER_BELOW.iter().any(|n| within(p, n))
-                // The home, or what holds it.
-                || self.homes.iter().any(|h| h.is_within(p))
-                // What holds the workspace would show its siblings; what lies in it is there anyway.
-                || self.workspace.as_ref().is_some_and(|w| p.is_within(w) || w.is_within(p))
-                || self.state.as_ref().is_some_and(|s| p.is_within(s) || s.is_within(p))
-        });
         let base = within(&fact.real, "/usr") || is_top(&fact.real);
         let in_workspace = self.workspace.as_ref().is_some_and(|w| fact.real != *w && fact.real.is_within(w));
         if base || in_workspace {
             return Ok(None);
         }
-        if refused {
+        if self.more(&path, &fact) {
             return Err("it is more than a toolchain: a home, a workspace, or state of the system".to_owned());
         }
         if variable.is_some() {
             trusted(&fact)?;
         }
         Ok(Some(tool(path, fact, false)))
+    }
+
+    /// The cache at `path`; `None` when there is none.
+    ///
+    /// # Errors
+    /// Why one that is there is not used.
+    pub(super) fn cache(&self, path: &HostPath) -> Result<Option<PathFact>, String> {
+        let Some(fact) = look_up(path.as_path()).ok().filter(|f| f.kind == Kind::Dir) else {
+            return Ok(None);
+        };
+        // `/usr/local/cargo` and the like of images.
+        let usr = [path, &fact.real].into_iter().any(|p| {
+            let own = p.as_path().strip_prefix("/usr/local").is_ok_and(|rest| rest != Path::new(""));
+            p.as_path().starts_with("/usr") && !own
+        });
+        let top = super::paths::is_top(path) || super::paths::is_top(&fact.real);
+        if usr || top || self.more(path, &fact) {
+            return Err("it is more than a cache: a home, a workspace, or part of the system".to_owned());
+        }
+        trusted(&fact)?;
+        Ok(Some(fact))
+    }
+
+    /// Whether `path` is a home, the top of a tree, or state of the system.
+    fn more(&self, path: &HostPath, fact: &PathFact) -> bool {
+        let within = |p: &HostPath, dir: &str| p.as_path().starts_with(dir);
+        [path, &fact.real].into_iter().any(|p| {
+            NEVER.iter().any(|n| p.as_path() == Path::new(n))
+                || NEVER_BELOW.iter().any(|n| within(p, n))
+                // The home, or what holds it.
+                || self.homes.iter().any(|h| h.is_within(p))
+                // What holds the workspace would show its siblings; what lies in it is there anyway.
+                || self.workspace.as_ref().is_some_and(|w| p.is_within(w) || w.is_within(p))
+                || self.state.as_ref().is_some_and(|s| p.is_within(s) || s.is_within(p))
+        })
     }
 }
 
@@ -208,16 +240,35 @@ fn trusted(fact: &PathFact) -> Result<(), String> {
     Ok(())
 }
 
-fn credentials(tool: &ToolchainFact) -> Vec<(RelPath, Kind)> {
+/// The names in a directory when there are few: they are listed with fewer calls than each of many names is asked for.
+fn few_entries(dir: &impl std::os::fd::AsFd) -> Option<Vec<Vec<u8>>> {
+    const FEW: usize = 64;
+    let mut names = Vec::with_capacity(FEW);
+    for entry in fs::Dir::read_from(dir).ok()? {
+        if names.len() == FEW {
+            return None;
+        }
+        names.push(entry.ok()?.file_name().to_bytes().to_vec());
+    }
+    Some(names)
+}
+
+/// Those of `names` that exist below the directory at `path`, with their types.
+pub(super) fn credentials(path: &HostPath, fact: &PathFact, names: &[&str]) -> Vec<(RelPath, Kind)> {
     let flags = fs::OFlags::PATH | fs::OFlags::DIRECTORY | fs::OFlags::CLOEXEC;
-    let Ok(fd) = fs::openat(CWD, tool.path.as_path(), flags, fs::Mode::empty()) else { return Vec::new() };
-    let found = CREDENTIALS.iter().filter_map(|name| {
+    let Ok(fd) = fs::openat(CWD, path.as_path(), flags, fs::Mode::empty()) else { return Vec::new() };
+    let few = few_entries(&fd);
+    let may_be = |name: &&&str| {
+        let first = name.split('/').next().unwrap_or(name);
+        few.as_ref().is_none_or(|few| few.iter().any(|entry| entry == first.as_bytes()))
+    };
+    let found = names.iter().filter(may_be).filter_map(|name| {
         let (rel, stat) = (RelPath::new(name).ok()?, fs::statat(&fd, *name, AtFlags::SYMLINK_NOFOLLOW).ok()?);
         match kind(stat.st_mode) {
             // A link cannot be masked: what it leads to is, when that is shown with it.
             Kind::Symlink => {
-                let fact = look_up(tool.path.join(&rel).as_path()).ok()?;
-                Some((fact.real.below(&tool.fact.real)?, fact.kind))
+                let fact_of = look_up(path.join(&rel).as_path()).ok()?;
+                Some((fact_of.real.below(&fact.real)?, fact_of.kind))
             }
             other => Some((rel, other)),
         }

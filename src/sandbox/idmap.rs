@@ -2,6 +2,8 @@
 //! mounts. user_namespaces(7), mount_setattr(2).
 
 use crate::plan::{IdPlan, Mode};
+use crate::sys::clone::{Cloned, clone3, exit_now};
+use crate::sys::wait::wait4;
 use rustix::fs::{Mode as FileMode, OFlags};
 use std::fmt::Write as _;
 use std::io;
@@ -66,6 +68,30 @@ pub fn write_maps(
 pub fn user_namespace(proc: BorrowedFd<'_>, pid: i32) -> io::Result<OwnedFd> {
     let path = format!("{pid}/ns/user");
     Ok(rustix::fs::openat(proc, path, OFlags::RDONLY | OFlags::CLOEXEC, FileMode::empty())?)
+}
+
+/// A user namespace in which `owner` (uid, gid) is `host`, and nobody else is anybody: for a tree whose owner is
+/// another than the workspace's.
+///
+/// # Errors
+/// clone3(2), pipe2(2), openat(2), write(2).
+pub fn namespace_of(proc: BorrowedFd<'_>, owner: (u32, u32), host: (u32, u32)) -> io::Result<OwnedFd> {
+    let (wait, gate) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
+    match clone3(libc::CLONE_NEWUSER as u64, None)? {
+        Cloned::Child => {
+            drop(gate);
+            // Until the other end is closed, or its holder is gone.
+            let _ = rustix::io::read(&wait, &mut [0u8; 1]);
+            exit_now(0)
+        }
+        Cloned::Parent { pid, .. } => {
+            let maps = (format!("{} {} 1\n", owner.0, host.0), format!("{} {} 1\n", owner.1, host.1));
+            let namespace = write_maps(proc, pid, &maps, false).and_then(|()| user_namespace(proc, pid));
+            drop(gate);
+            wait4(pid, true)?;
+            namespace
+        }
+    }
 }
 
 /// Makes a detached tree idmapped by `userns`.

@@ -29,6 +29,8 @@ pub struct Launch<'plan> {
     pub verify: bool,
     /// Whether init traces the command.
     pub trace: bool,
+    /// Locks that last as long as init: what they stand for is in use until then, whatever becomes of the owner.
+    pub locks: &'plan [OwnedFd],
     /// Switched-off protections.
     pub mutants: Mutants,
 }
@@ -59,7 +61,7 @@ fn namespace_of(who: &str, name: &str) -> Option<(u64, u64)> {
 /// # Errors
 /// A fault of the step that failed; nothing is left.
 pub fn begin(launch: Launch<'_>, cgroup: Option<BorrowedFd<'_>>) -> Result<Running, StageFault> {
-    let Launch { plan, stdio, verify, trace, mutants, .. } = launch;
+    let Launch { plan, stdio, verify, trace, locks, mutants, .. } = launch;
     let host = verify.then(HostView::gather);
     let (control, line) =
         rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
@@ -71,7 +73,7 @@ pub fn begin(launch: Launch<'_>, cgroup: Option<BorrowedFd<'_>>) -> Result<Runni
     match clone3(namespaces, cgroup).at(Step::Unshare)? {
         Cloned::Child => {
             drop(control);
-            init::run(Task { plan, stdio, host, trace, mutants }, &line)
+            init::run(Task { plan, stdio, host, trace, locks, mutants }, &line)
         }
         Cloned::Parent { pid, pidfd } => {
             Ok(Running { pid, pidfd, control, sequence: Sequence::default(), own: Vec::new() })
@@ -105,14 +107,34 @@ impl Running {
         if c.mode == Mode::Privileged {
             let trees = sources::open(&c.sources, mutants)?;
             let userns = idmap::user_namespace(proc.as_fd(), self.pid).at(Step::AwaitIdMaps)?;
+            let mut others: Vec<((u32, u32), OwnedFd)> = Vec::new();
             for (index, (source, tree)) in c.sources.iter().zip(&trees.sources).enumerate() {
                 if !source.idmap {
                     continue;
                 }
-                if let Err(e) = idmap::apply(tree.as_fd(), &userns)
-                    && source.writable
+                let fault = |e: &std::io::Error| StageFault::new(Step::AwaitIdMaps, e).at(index);
+                let other = source.owner.filter(|owner| *owner != (c.ids.outer_uid, c.ids.outer_gid));
+                let namespace = match other {
+                    None => &userns,
+                    Some(owner) => match others.iter().position(|(o, _)| *o == owner) {
+                        Some(known) => &others[known].1,
+                        None => {
+                            let host = (
+                                idmap::host_id(c.ids.outer_uid, base),
+                                idmap::host_id(c.ids.outer_gid, base),
+                            );
+                            let made =
+                                idmap::namespace_of(proc.as_fd(), owner, host).map_err(|e| fault(&e))?;
+                            others.push((owner, made));
+                            &others[others.len() - 1].1
+                        }
+                    },
+                };
+                // A read-only tree without it shows what everybody may read; one of a known owner is worth nothing so.
+                if let Err(e) = idmap::apply(tree.as_fd(), namespace)
+                    && (source.writable || source.owner.is_some())
                 {
-                    return Err(StageFault::new(Step::AwaitIdMaps, &e).at(index));
+                    return Err(fault(&e));
                 }
             }
             let all: Vec<BorrowedFd<'_>> =

@@ -23,6 +23,7 @@ mutants! {
     CloseRange = "no-close-range",
     ReadOnly = "no-readonly",
     Protect = "no-protect",
+    CacheLayer = "no-cache-layer",
     Hide = "no-hide",
     NetworkNamespace = "no-netns",
     PidNamespace = "no-pidns",

@@ -43,9 +43,14 @@ pub struct Root<'plan> {
     empty_file: OwnedFd,
     empty_dir: OwnedFd,
     agent: (Uid, Gid),
+    /// Where overlays are made from, when there are any.
+    layers: Option<Rc<OwnedFd>>,
     overlays: u32,
     mutants: Mutants,
 }
+
+/// Its name while the root is built.
+const LAYERS: &str = ".layers";
 
 fn plain(e: Errno) -> io::Error {
     e.into()
@@ -126,7 +131,18 @@ impl<'plan> Root<'plan> {
             let agent = (Uid::from_raw(plan.ids.outer_uid), Gid::from_raw(plan.ids.outer_gid));
             let fd = Rc::new(fd);
             let made = HashMap::from([(PathBuf::from("/"), Rc::clone(&fd))]);
-            Ok(Self { plan, trees, fd, made, empty_file, empty_dir, agent, overlays: 0, mutants })
+            Ok(Self {
+                plan,
+                trees,
+                fd,
+                made,
+                empty_file,
+                empty_dir,
+                agent,
+                layers: None,
+                overlays: 0,
+                mutants,
+            })
         };
         make().at(Step::NewRoot)
     }
@@ -140,7 +156,7 @@ impl<'plan> Root<'plan> {
         for (index, op) in self.plan.fs.iter().enumerate() {
             self.apply(index, op).map_err(|e| StageFault::new(Step::MountTable, &e).at(index))?;
         }
-        Ok(())
+        self.close_layers().at(Step::MountTable)
     }
 
     fn apply(&mut self, index: usize, op: &FsOp) -> io::Result<()> {
@@ -161,6 +177,9 @@ impl<'plan> Root<'plan> {
             FsOp::Scratch { at, mode } => {
                 let dir = self.dir(index, at.as_path(), *mode)?;
                 self.give_to_agent(&dir, *mode)?;
+                if self.in_scratch(index, at.as_path()) {
+                    return Ok(());
+                }
                 self.cover(at.as_path());
                 let tree = clone_tree(dir.as_fd(), false)?;
                 attach(tree.as_fd(), dir.as_fd())
@@ -178,7 +197,15 @@ impl<'plan> Root<'plan> {
                 // Read-only, when it is, since it was opened.
                 target.attach(source(&self.trees, from.0)?.as_fd())
             }
-            FsOp::Overlay { lower, at } => self.overlay(index, lower.0, at.as_path()),
+            FsOp::Overlay { lower: Some(lower), at, .. }
+                if self.mutants.off(Mutant::CacheLayer) && self.plan.caches.iter().any(|c| c.at == *at) =>
+            {
+                let target = self.target(index, at.as_path(), true)?;
+                target.attach(source(&self.trees, lower.0)?.as_fd())
+            }
+            FsOp::Overlay { lower, layer, at } => {
+                self.overlay(index, lower.map(|l| l.0), layer.map(|l| l.0), at.as_path())
+            }
             FsOp::Pin { .. } | FsOp::Protect { .. } if self.mutants.off(Mutant::Protect) => Ok(()),
             FsOp::Mask { .. } if self.mutants.off(Mutant::Hide) => Ok(()),
             // What it would hold is below it and no more there than it is: for what must be, that operation says so.
@@ -290,40 +317,68 @@ impl<'plan> Root<'plan> {
         Ok(())
     }
 
-    /// A copy-on-write view of source `lower`: its layers live in the scratch tmpfs, in a directory of mode 0,
-    /// and die with it. overlayfs.rst.
-    fn overlay(&mut self, index: usize, lower: u32, at: &Path) -> io::Result<()> {
+    /// A copy-on-write view of source `lower`, or of nothing. What is written goes to the directory that source `kept`
+    /// is, or to one of the scratch tmpfs that dies with it. overlayfs.rst.
+    fn overlay(&mut self, index: usize, lower: Option<u32>, kept: Option<u32>, at: &Path) -> io::Result<()> {
         let target = self.target(index, at, true)?;
         let number = self.overlays;
         self.overlays += 1;
-        let store = PathBuf::from(format!("/.stockade-layer{number}"));
-        let dir = self.dir(index, &store, 0o700)?;
-        for name in ["lower", "upper", "work"] {
-            rustix::fs::mkdirat(&dir, name, Mode::from_raw_mode(0o700))?;
+        let layers = self.layers()?;
+        let name = |part: &str| format!("{part}{number}");
+        let make = |part: &str, mode| rustix::fs::mkdirat(&layers, name(part), Mode::from_raw_mode(mode));
+        make("lower", 0o700)?;
+        let mut mode = 0o755;
+        if let Some(lower) = lower {
+            let tree = source(&self.trees, lower)?;
+            mode = rustix::fs::fstat(tree)?.st_mode & 0o777;
+            attach_at(tree.as_fd(), layers.as_fd(), name("lower").as_ref())?;
         }
-        let open = |name: &str| {
-            let flags = OFlags::PATH | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::DIRECTORY;
-            rustix::fs::openat(&dir, name, flags, Mode::empty())
+        let (upper, work) = match kept {
+            Some(kept) => {
+                make("kept", 0o700)?;
+                attach_at(source(&self.trees, kept)?.as_fd(), layers.as_fd(), name("kept").as_ref())?;
+                (name("kept") + "/upper", name("kept") + "/work")
+            }
+            None => {
+                make("upper", 0o700)?;
+                make("work", 0o700)?;
+                (name("upper"), name("work"))
+            }
         };
-        let tree = source(&self.trees, lower)?;
-        let stat = rustix::fs::fstat(tree)?;
-        attach(tree.as_fd(), open("lower")?.as_fd())?;
-        let upper = open("upper")?;
-        self.give_to_agent(&upper, stat.st_mode & 0o777)?;
-        let layer = |fd: &OwnedFd| format!("/proc/self/fd/{}", fd.as_raw_fd());
-        let (lower_fd, work) = (open("lower")?, open("work")?);
+        let (uid, gid) = (Some(self.agent.0), Some(self.agent.1));
+        rustix::fs::chownat(&layers, upper.as_str(), uid, gid, AtFlags::SYMLINK_NOFOLLOW)?;
+        rustix::fs::chmodat(&layers, upper.as_str(), Mode::from_raw_mode(mode), AtFlags::empty())?;
+        let layer = |path: &str| format!("/proc/self/fd/{}/{path}", layers.as_raw_fd());
         let fs = rustix::mount::fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC)?;
-        rustix::mount::fsconfig_set_string(&fs, "lowerdir", layer(&lower_fd))?;
+        rustix::mount::fsconfig_set_string(&fs, "lowerdir", layer(&name("lower")))?;
         rustix::mount::fsconfig_set_string(&fs, "upperdir", layer(&upper))?;
         rustix::mount::fsconfig_set_string(&fs, "workdir", layer(&work))?;
         rustix::mount::fsconfig_set_flag(&fs, "userxattr")?;
         rustix::mount::fsconfig_create(&fs)?;
         let attrs = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
-        let mounted = rustix::mount::fsmount(&fs, FsMountFlags::FSMOUNT_CLOEXEC, attrs)?;
-        target.attach(mounted.as_fd())?;
-        // The overlay holds the lower tree itself; its place goes away, and nobody looks into the layers.
-        rustix::mount::unmount(layer(&lower_fd), UnmountFlags::DETACH)?;
-        Ok(rustix::fs::fchmod(readable(&dir)?, Mode::empty())?)
+        target.attach(rustix::mount::fsmount(&fs, FsMountFlags::FSMOUNT_CLOEXEC, attrs)?.as_fd())
+    }
+
+    /// The directory that overlays are made from, a mount of its own, so that all that is attached below it goes with it.
+    fn layers(&mut self) -> io::Result<Rc<OwnedFd>> {
+        if let Some(layers) = &self.layers {
+            return Ok(Rc::clone(layers));
+        }
+        rustix::fs::mkdirat(&self.fd, LAYERS, Mode::from_raw_mode(0o700))?;
+        let flags = OFlags::PATH | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::DIRECTORY;
+        let open = || rustix::fs::openat(&self.fd, LAYERS, flags, Mode::empty());
+        attach_at(clone_tree(open()?.as_fd(), false)?.as_fd(), self.fd.as_fd(), LAYERS.as_ref())?;
+        let layers = Rc::new(open()?);
+        self.layers = Some(Rc::clone(&layers));
+        Ok(layers)
+    }
+
+    /// The overlays hold their layers themselves: their places go away, and nobody looks into what is left of them.
+    fn close_layers(&mut self) -> io::Result<()> {
+        let Some(layers) = self.layers.take() else { return Ok(()) };
+        rustix::fs::chmodat(&self.fd, LAYERS, Mode::empty(), AtFlags::empty())?;
+        let path = format!("/proc/self/fd/{}", layers.as_raw_fd());
+        Ok(rustix::mount::unmount(path, UnmountFlags::DETACH)?)
     }
 
     /// Opens an existing object beneath the new root, links refused.
@@ -366,6 +421,13 @@ impl<'plan> Root<'plan> {
         nearest.is_some_and(|(_, host)| host)
     }
 
+    /// Whether `at` lies in a private directory that an earlier operation made.
+    fn in_scratch(&self, index: usize, at: &Path) -> bool {
+        self.plan.fs[..index].iter().any(|op| {
+            matches!(op, FsOp::Scratch { at: above, .. } if above.as_path() != at && at.starts_with(above.as_path()))
+        })
+    }
+
     /// Something is being mounted at `at`: what was made there is no longer what the path leads to.
     fn cover(&mut self, at: &Path) {
         self.made.retain(|path, _| !path.starts_with(at));
@@ -406,7 +468,10 @@ impl<'plan> Root<'plan> {
             Ok(()) | Err(Errno::EXIST) => {}
             Err(e) => return Err(e.into()),
         }
-        self.open(at, flags).map(Rc::new).map_err(plain)
+        let dir = self.open(at, flags).map_err(plain)?;
+        // What it lies in is the command's to write to, and so is this.
+        self.give_to_agent(&dir, mode)?;
+        Ok(Rc::new(dir))
     }
 
     /// The directory that is to hold `at`, and the last component.

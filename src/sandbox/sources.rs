@@ -100,7 +100,8 @@ fn clone_source(source: &SourceRef, mutants: Mutants) -> io::Result<OwnedFd> {
     }
     let tree = rustix::mount::open_tree(&found, c"", flags)?;
     let writable = source.writable || mutants.off(Mutant::ReadOnly);
-    let set = NOSUID | NODEV | if writable { 0 } else { RDONLY };
+    let nodev = if source.device { NOEXEC } else { NODEV };
+    let set = NOSUID | nodev | if writable { 0 } else { RDONLY };
     let attrs = Attrs { set, propagation: propagation(mutants), ..Default::default() };
     set_attrs(tree.as_fd(), c"", source.recursive, attrs)?;
     Ok(tree)

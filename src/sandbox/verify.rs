@@ -9,7 +9,7 @@ use super::stage::payload::{self, Ends, Shared};
 use super::stage::wire::{AtStep, StageFault, Step};
 use super::{Mutant, caps};
 use crate::base::Protection;
-use crate::plan::{Containment, FsOp, Kind, LandlockAccess, Plan};
+use crate::plan::{CacheLayer, Containment, FsOp, Kind, LandlockAccess, Plan};
 use crate::sys;
 use crate::sys::clone::Cloned;
 use crate::sys::mount::{Attrs, NOEXEC, RDONLY, set_attrs};
@@ -116,6 +116,8 @@ canaries! {
     ProcMasked = (17, "proc-masked", Proc),
     /// What should be writable is: the positive control of the whole.
     ScratchWritable = (18, "scratch-writable", Mounts),
+    /// Package caches of the host are seen through a layer, and it can be written to.
+    CachesLayered = (19, "caches-layered", Caches),
 }
 
 /// One bit per canary.
@@ -369,7 +371,7 @@ fn run(shared: &Shared<'_>, host: &HostView, controls: &Controls, seen: &mut See
     seen.note(Canary::Keyring, controls.keyring_fresh);
     seen.note(Canary::CapabilitySets, Some(capability_sets()));
     if !c.gaps.contains_key(&Protection::Seccomp) {
-        seen.note(Canary::FilterAnswers, Some(filter_answers(controls)));
+        seen.note(Canary::FilterAnswers, Some(filter_answers(controls, c.seccomp.browser)));
         seen.note(Canary::ForeignAbi, foreign_abi());
     }
     if c.landlock.abi > 0 {
@@ -381,6 +383,7 @@ fn run(shared: &Shared<'_>, host: &HostView, controls: &Controls, seen: &mut See
         seen.note(Canary::ProcMasked, Some(proc_masked()));
     }
     seen.note(Canary::ScratchWritable, Some(scratch_writable(c)));
+    seen.note(Canary::CachesLayered, caches_layered(c));
 }
 
 fn network(shared: &Shared<'_>, controls: &Controls, seen: &mut Seen) {
@@ -517,15 +520,17 @@ fn capability_sets() -> bool {
     caps::none_held() && bounding_empty && ambient_empty && bits && no_new_privs
 }
 
-fn filter_answers(controls: &Controls) -> bool {
+fn filter_answers(controls: &Controls, browser: bool) -> bool {
     use sys::seccomp::try_call;
     let answer = |nr: i64, args: [u32; 4]| try_call(nr, args).map_err(|e| e.raw_os_error().unwrap_or(0));
     let eperm = Err(libc::EPERM);
     let enosys = Err(libc::ENOSYS);
+    // A mount namespace of its own nobody is granted.
+    let namespaces = libc::CLONE_NEWUSER | if browser { libc::CLONE_NEWNS } else { 0 };
     // Controls: a call of the same kind that is allowed, and those that worked before the restriction.
     filter_mode()
         && answer(libc::SYS_getpid, [0; 4]).is_ok()
-        && answer(libc::SYS_unshare, [libc::CLONE_NEWUSER as u32, 0, 0, 0]) == eperm
+        && answer(libc::SYS_unshare, [namespaces as u32, 0, 0, 0]) == eperm
         && answer(libc::SYS_mount, [0; 4]) == eperm
         && answer(libc::SYS_ptrace, [u32::MAX, 0, 0, 0]) == eperm
         && controls.keyring_call_worked
@@ -618,6 +623,21 @@ fn proc_masked() -> bool {
         });
     let sys = rustix::fs::statvfs("/proc/sys").is_ok_and(|s| s.f_flag.contains(StatVfsMountFlags::RDONLY));
     own && closed && sys
+}
+
+fn caches_layered(c: &Containment) -> Option<bool> {
+    /// `OVERLAYFS_SUPER_MAGIC`, linux/magic.h.
+    const OVERLAY: i64 = 0x794c_7630;
+    let mut any = None;
+    let layered = |layer| matches!(layer, CacheLayer::Kept | CacheLayer::Throwaway);
+    for cache in c.caches.iter().filter(|c| layered(c.layer)) {
+        let path = cache.at.as_path().join(".stockade-canary");
+        let held = rustix::fs::statfs(cache.at.as_path()).is_ok_and(|s| s.f_type == OVERLAY)
+            && create_at(&path).is_ok()
+            && rustix::fs::unlink(&path).is_ok();
+        any = Some(any.unwrap_or(true) && held);
+    }
+    any
 }
 
 fn scratch_writable(c: &Containment) -> bool {

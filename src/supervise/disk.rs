@@ -1,4 +1,4 @@
-//! The limit on what a command adds to the writable trees. Not exact: the file systems are asked how much they hold
+//! Limits on what a command adds to trees of the host: to the writable ones, to the kept layer of a cache. Not exact: the file systems are asked how much they hold
 //! ten times a second, and when that has grown by what is left of the limit the trees' own blocks are counted, so that
 //! other users of a file system end nobody's command. Others may also free what the command takes; so the blocks are
 //! counted now and then in any case, for a twentieth of the time at most. The overshoot is what can be written between
@@ -6,7 +6,7 @@
 
 use crate::base::text::visible;
 use crate::base::{Gap, HostPath};
-use crate::plan::{Kind, Plan, SourceRef};
+use crate::plan::{FsOp, Kind, Plan, SourceRef};
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 use std::ffi::{CStr, CString};
@@ -26,7 +26,10 @@ const COUNT_SHARE: u32 = 20;
 pub struct Watch {
     trees: Vec<Tree>,
     limit: u64,
+    /// What does not count.
     start: u64,
+    /// Use of the file systems at the start, less what is known to be in the tree: for what cannot be counted.
+    before: Option<u64>,
     /// Use of the file systems at which the blocks are counted next.
     look_at: u64,
     /// When they are counted at the latest.
@@ -43,12 +46,15 @@ struct Tree {
 }
 
 impl Watch {
-    /// Counts the writable sources of `plan` as they stand. Costs a walk over them, once.
+    /// Counts the writable sources of `plan` as they stand, but for the layers of caches. Costs a walk over them, once.
     ///
     /// # Errors
     /// openat(2), fstat(2), fstatfs(2) of a source.
     pub fn new(plan: &Plan, limit: u64) -> Result<Self, Errno> {
-        let all = || plan.containment.sources.iter().filter(|s| s.writable);
+        let c = &plan.containment;
+        let layer =
+            |n: u32| c.fs.iter().any(|op| matches!(op, FsOp::Overlay { layer: Some(l), .. } if l.0 == n));
+        let all = || (0u32..).zip(&c.sources).filter(|(n, s)| s.writable && !layer(*n)).map(|(_, s)| s);
         // What lies in another one is counted with that.
         let inner = |s: &SourceRef| {
             all().any(|other| s.fact.real != other.fact.real && s.fact.real.is_within(&other.fact.real))
@@ -63,10 +69,29 @@ impl Watch {
                 trees.push(Tree { path: source.fact.real.clone(), root, device, is_dir });
             }
         }
-        let mut watch = Self { trees, limit, start: 0, look_at: 0, look_by: Instant::now(), blind: None };
+        let look_by = Instant::now();
+        let mut watch = Self { trees, limit, start: 0, before: None, look_at: 0, look_by, blind: None };
         watch.start = watch.blocks();
         watch.look_at = watch.used()?.saturating_add(limit);
         Ok(watch)
+    }
+
+    /// Watches all of the directory `root` at `path`, which is known to hold `holds` bytes.
+    ///
+    /// # Errors
+    /// fstat(2), fstatfs(2).
+    pub fn whole(path: &HostPath, root: OwnedFd, limit: u64, holds: u64) -> Result<Self, Errno> {
+        let device = rustix::fs::fstat(&root)?.st_dev;
+        let now = used(&root)?;
+        Ok(Self {
+            trees: vec![Tree { path: path.clone(), root, device, is_dir: true }],
+            limit,
+            start: 0,
+            before: Some(now.saturating_sub(holds)),
+            look_at: now.saturating_add(limit.saturating_sub(holds)).max(now + 1),
+            look_by: Instant::now() + COUNT_AGAIN,
+            blind: None,
+        })
     }
 
     /// The growth in bytes, when it is beyond the limit.
@@ -75,7 +100,11 @@ impl Watch {
         if now < self.look_at && Instant::now() < self.look_by {
             return None;
         }
-        let grown = self.blocks().saturating_sub(self.start);
+        let mut grown = self.blocks().saturating_sub(self.start);
+        if let (Some(before), Some(_)) = (self.before, &self.blind) {
+            // A command can shut a directory of the layer and go on writing to it.
+            grown = grown.max(now.saturating_sub(before));
+        }
         if grown > self.limit {
             return Some(grown);
         }
@@ -95,9 +124,7 @@ impl Watch {
             if self.trees[..n].iter().any(|t| t.device == tree.device) {
                 continue;
             }
-            let stat = rustix::fs::fstatfs(&tree.root)?;
-            let block = u64::try_from(stat.f_bsize).unwrap_or(4096);
-            total = total.saturating_add(stat.f_blocks.saturating_sub(stat.f_bfree).saturating_mul(block));
+            total = total.saturating_add(used(&tree.root)?);
         }
         Ok(total)
     }
@@ -105,7 +132,7 @@ impl Watch {
     /// Bytes allocated in the trees.
     fn blocks(&mut self) -> u64 {
         let begun = Instant::now();
-        let mut count = Count { bytes: 0, entries: 0, unseen: None };
+        let mut count = Count::default();
         for tree in &self.trees {
             count.tree(tree);
         }
@@ -120,8 +147,34 @@ impl Watch {
     }
 }
 
+/// Bytes in use on the file system.
+///
+/// # Errors
+/// fstatfs(2).
+pub fn used(root: &OwnedFd) -> Result<u64, Errno> {
+    let stat = rustix::fs::fstatfs(root)?;
+    let block = u64::try_from(stat.f_bsize).unwrap_or(4096);
+    Ok(stat.f_blocks.saturating_sub(stat.f_bfree).saturating_mul(block))
+}
+
+/// Bytes that the directory `root` at `path` holds, every directory below made listable for its owner: for a tree that
+/// nobody uses. One that cannot be counted holds [`u64::MAX`].
+///
+/// # Errors
+/// fstat(2).
+pub fn holds(path: &HostPath, root: &OwnedFd) -> Result<u64, Errno> {
+    let device = rustix::fs::fstat(root)?.st_dev;
+    let root = root.try_clone().map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))?;
+    let mut count = Count { repair: true, ..Count::default() };
+    count.tree(&Tree { path: path.clone(), root, device, is_dir: true });
+    Ok(if count.unseen.is_some() { u64::MAX } else { count.bytes })
+}
+
 /// A count in the making.
+#[derive(Default)]
 struct Count {
+    /// Directories that their owner cannot list are made listable.
+    repair: bool,
     bytes: u64,
     entries: usize,
     /// The first thing that was not counted.
@@ -209,6 +262,11 @@ impl Count {
         if depth >= DEPTH_MAX {
             return Err(format!("it lies {DEPTH_MAX} directories deep"));
         }
+        if self.repair && stat.st_mode & 0o500 != 0o500 {
+            let mode = Mode::from_raw_mode(stat.st_mode & 0o777 | 0o700);
+            // What is no directory any more, or another's, is not opened next.
+            let _ = rustix::fs::chmodat(at, name, mode, AtFlags::empty());
+        }
         match open(at, name).and_then(Dir::new) {
             Ok(child) => Ok(Some(child)),
             Err(Errno::NOENT) => Ok(None),
@@ -241,7 +299,7 @@ mod tests {
         let root = rustix::fs::open(dir, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).unwrap();
         let device = rustix::fs::fstat(&root).unwrap().st_dev;
         let tree = Tree { path: HostPath::new(dir).unwrap(), root, device, is_dir: true };
-        let mut count = Count { bytes: 0, entries: 0, unseen: None };
+        let mut count = Count::default();
         count.tree(&tree);
         count
     }
@@ -295,5 +353,40 @@ mod tests {
         std::fs::set_permissions(&shut, std::fs::Permissions::from_mode(0o000)).unwrap();
         let why = count(dir.path()).unseen.unwrap();
         assert!(why.contains("shut is not counted: Permission denied"), "{why}");
+    }
+
+    #[test]
+    fn what_is_shut_in_a_tree_that_nobody_uses_is_opened_and_counted() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let tmp = tempfile::tempdir().unwrap();
+        let path = HostPath::new(tmp.path()).unwrap();
+        let open = || rustix::fs::open(tmp.path(), OFlags::PATH, Mode::empty()).unwrap();
+        for n in 0..20 {
+            let dir = tmp.path().join(format!("d{n}/e"));
+            std::fs::create_dir_all(&dir).unwrap();
+            std::fs::write(dir.join("f"), [1; 1000]).unwrap();
+        }
+        let all = holds(&path, &open()).unwrap();
+        assert!(all >= 20 * 1000, "{all}");
+        let closed = tmp.path().join("d0/e");
+        std::fs::set_permissions(&closed, std::fs::Permissions::from_mode(0o000)).unwrap();
+        assert_eq!(holds(&path, &open()).unwrap(), all);
+        std::fs::create_dir_all(tmp.path().join(vec!["d"; DEPTH_MAX].join("/"))).unwrap();
+        assert_eq!(holds(&path, &open()).unwrap(), u64::MAX, "too deep to be counted");
+    }
+
+    #[test]
+    fn what_was_there_counts_only_for_the_whole() {
+        let tmp = tempfile::tempdir().unwrap();
+        let path = HostPath::new(tmp.path()).unwrap();
+        std::fs::write(tmp.path().join("f"), vec![1; 1 << 20]).unwrap();
+        let open = || rustix::fs::open(tmp.path(), OFlags::PATH, Mode::empty()).unwrap();
+        // As if nothing had been there before, though the file system holds no more than then.
+        let mut whole = Watch::whole(&path, open(), 1 << 19, 1 << 20).unwrap();
+        whole.look_at = 0;
+        assert!(whole.exceeded().is_some_and(|n| n >= 1 << 20));
+        let mut whole = Watch::whole(&path, open(), 1 << 40, 1 << 20).unwrap();
+        whole.look_at = 0;
+        assert_eq!(whole.exceeded(), None);
     }
 }

@@ -6,6 +6,7 @@ use super::cgroup::{self, ExecCgroup, Limit, Reading, Wanted};
 use super::denied::TAIL_BYTES;
 use super::enforce::{self, ReadBack};
 use super::faults;
+use super::layers::Held;
 use super::outcome::*;
 use super::output::{Capture, Kept};
 use super::pump::{Inlet, Outlet};
@@ -60,7 +61,13 @@ pub struct Options {
 
 /// Runs the command of `plan`. Every way out of here is a report; nothing of the executor outlives it but what the
 /// report names.
-pub fn execute(plan: &Plan, facts: &HostFacts, state: &StateDir, store: &Store, options: &Options) -> Report {
+pub fn execute(
+    plan: &Plan,
+    facts: &HostFacts,
+    (state, store): (&StateDir, &Store),
+    kept: &Held,
+    options: &Options,
+) -> Report {
     let unix_ms = unix_ms();
     let mut random = [0u8; 10];
     if rustix::rand::getrandom(&mut random[..], rustix::rand::GetRandomFlags::empty()) != Ok(random.len()) {
@@ -69,7 +76,7 @@ pub fn execute(plan: &Plan, facts: &HostFacts, state: &StateDir, store: &Store, 
     let run = RunId::new(unix_ms, random);
     let mut report = empty(plan, run.to_string());
     let mask = SigSet::thread_get_mask();
-    match Drive::start(plan, facts, state, store, options, run) {
+    match Drive::start(plan, facts, (state, store), kept, options, run) {
         Ok(drive) => drive.run(&mut report),
         Err(fault) => report.outcome = Outcome::Refused(fault),
     }
@@ -140,6 +147,8 @@ struct Drive<'a> {
     stderr: Outlet,
     guard: Guard,
     disk: Option<super::disk::Watch>,
+    /// Kept layers of caches, with their limits.
+    caches: Vec<(u64, super::disk::Watch)>,
     began: Instant,
     read_backs: Vec<ReadBack>,
     verdict: Digest,
@@ -176,8 +185,8 @@ impl<'a> Drive<'a> {
     fn start(
         plan: &'a Plan,
         facts: &HostFacts,
-        state: &StateDir,
-        store: &'a Store,
+        (state, store): (&StateDir, &'a Store),
+        kept: &'a Held,
         options: &'a Options,
         run: RunId,
     ) -> Result<Self, Fault> {
@@ -225,8 +234,9 @@ impl<'a> Drive<'a> {
             let clone_dir =
                 cgroup.as_ref().and_then(ExecCgroup::clone_dir).filter(|_| facts.cgroup.v2_clone_into);
             let verify = cached.is_none();
-            let launch =
-                Launch { plan, id_base, caller: (facts.uid, facts.gid), stdio, verify, trace, mutants };
+            let caller = (facts.uid, facts.gid);
+            let locks = kept.locks();
+            let launch = Launch { plan, id_base, caller, stdio, verify, trace, locks, mutants };
             let mut running = launch::begin(launch, clone_dir).map_err(|f| faults::explain(plan, f))?;
             // init makes its namespaces meanwhile, and then the root.
             let prepared = running.map_ids(plan, id_base, (facts.uid, facts.gid), mutants).and_then(|()| {
@@ -292,6 +302,14 @@ impl<'a> Drive<'a> {
                 partial: true,
             });
         }
+        let caches = match kept.watches() {
+            Ok(watches) => watches,
+            Err(e) => {
+                end_now(&running);
+                clean_up(cgroup, live, &mut Vec::new());
+                return Err(faults::store("watching the kept layers", e.to_string()));
+            }
+        };
         let Ours { stdin, stdout, stderr } = ours;
         Ok(Self {
             plan,
@@ -308,6 +326,7 @@ impl<'a> Drive<'a> {
             stderr,
             guard,
             disk,
+            caches,
             began,
             read_backs,
             verdict,
@@ -437,7 +456,7 @@ impl<'a> Drive<'a> {
         } else {
             at.extend(self.wall_deadline());
             at.extend(self.grace_until);
-            if self.disk.is_some() {
+            if self.disk.is_some() || !self.caches.is_empty() {
                 at.push(now + DISK_CHECK);
             }
         }
@@ -504,6 +523,12 @@ impl<'a> Drive<'a> {
                 );
                 self.kill(Cause::Broken(fault));
             }
+        }
+        if self.killed_at.is_none()
+            && let Some((configured, observed)) =
+                self.caches.iter_mut().find_map(|(limit, watch)| Some((*limit, watch.exceeded()?)))
+        {
+            self.kill(Cause::Limit(LimitHit { name: "cache", configured, observed }));
         }
     }
 

@@ -2,7 +2,7 @@
 //! and only from a confirmation.
 
 use crate::base::{Enforcement, Gap, Got, Need, Protection};
-use crate::plan::{Containment, resolve::need};
+use crate::plan::{CacheLayer, Containment, resolve::need};
 use crate::sandbox::verify::{Canary, Seen};
 
 /// A confirmation, or its failure, that does not come from a canary.
@@ -81,6 +81,10 @@ fn not_asked(c: &Containment, protection: Protection) -> bool {
         Protection::LimitProcesses => c.limits.processes.is_none(),
         Protection::LimitCpu => c.limits.cpu_percent.is_none(),
         Protection::LimitDisk => c.limits.disk.is_none(),
+        Protection::Caches => {
+            let layered = |layer| matches!(layer, CacheLayer::Kept | CacheLayer::Throwaway);
+            !c.gaps.contains_key(&Protection::Caches) && !c.caches.iter().any(|cache| layered(cache.layer))
+        }
         _ => false,
     }
 }

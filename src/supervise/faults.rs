@@ -2,7 +2,7 @@
 
 use super::outcome::{Boundary, Fault};
 use crate::base::text::visible;
-use crate::plan::Plan;
+use crate::plan::{FsOp, Plan, SourceIx};
 use crate::sandbox::stage::wire::{StageFault, Step};
 use std::io;
 
@@ -56,6 +56,20 @@ pub fn explain(plan: &Plan, fault: StageFault) -> Fault {
     let source = || plan.containment.sources.get(fault.index as usize).map(|s| s.path.to_string());
     let mount = || plan.containment.fs.get(fault.index as usize).map(|op| op.at().to_string());
     let rule = || plan.containment.landlock.rules.get(fault.index as usize).map(|r| r.at.to_string());
+    let is = |index: SourceIx| index.0 == fault.index;
+    let of_cache = || {
+        plan.containment.fs.iter().any(|op| match op {
+            FsOp::Overlay { lower, layer, at } => {
+                layer.is_some_and(is)
+                    || lower.is_some_and(is) && plan.containment.caches.iter().any(|c| c.at == *at)
+            }
+            _ => false,
+        })
+    };
+    let cache_at = || {
+        let op = plan.containment.fs.get(fault.index as usize);
+        op.is_some_and(|op| plan.containment.caches.iter().any(|c| c.host && c.at == *op.at()))
+    };
     let (code, object, hint): (&'static str, Option<String>, Option<&str>) = match (fault.step, fault.errno) {
         (Step::OpenSources, libc::ESTALE) => (
             "source_changed",
@@ -66,6 +80,14 @@ pub fn explain(plan: &Plan, fault: StageFault) -> Fault {
             "source_unreachable",
             source(),
             Some("sources are opened with your own rights; choose one that you may read"),
+        ),
+        (Step::AwaitIdMaps, libc::EINVAL | libc::EOPNOTSUPP) if of_cache() => (
+            "cache_unusable",
+            source(),
+            Some(
+                "its file system cannot be idmapped, and the command's user would not own what is in it: name another \
+                 one (the state directory by --state-dir), or take the cache out with --set caches.use=…",
+            ),
         ),
         (Step::AwaitIdMaps, libc::EINVAL | libc::EOPNOTSUPP) if source().is_some() => (
             "idmap_unsupported",
@@ -101,6 +123,14 @@ pub fn explain(plan: &Plan, fault: StageFault) -> Fault {
             "scratch_too_small",
             mount(),
             Some("the root's own files do not fit: raise limits.scratch or limits.scratch_inodes"),
+        ),
+        (Step::MountTable, _) if cache_at() => (
+            "cache_unusable",
+            mount(),
+            Some(
+                "no overlay can be made of it on its file system: take the cache out with --set caches.use=…, or let \
+                 nothing be kept with --set caches.layer=throwaway",
+            ),
         ),
         (Step::MountTable, _) => ("mount_failed", mount(), None),
         (Step::LandlockRules, _) => ("landlock_rule", rule(), None),

@@ -8,6 +8,7 @@ pub mod disk;
 pub mod drive;
 pub mod enforce;
 pub mod faults;
+pub mod layers;
 pub mod outcome;
 pub mod output;
 pub mod pump;

@@ -91,7 +91,7 @@ pub enum Outcome {
 /// The limit that ended the command.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 pub struct LimitHit {
-    /// `memory`, `processes`, `wall`, `output`, `disk`.
+    /// `memory`, `processes`, `wall`, `output`, `disk`, `cache`.
     pub name: &'static str,
     /// Configured value, in bytes, milliseconds or processes.
     pub configured: u64,

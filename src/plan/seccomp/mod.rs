@@ -64,6 +64,8 @@ pub struct Request<'a> {
     pub allow: &'a [String],
     /// Which sockets may be made, if a set allows sockets at all.
     pub network: SocketRule,
+    /// Whether a browser's own sandbox may be built: namespaces below a user namespace of its own, and chroot.
+    pub browser: bool,
 }
 
 /// Which sockets may be made.
@@ -207,6 +209,7 @@ struct Resolved {
     sets: Vec<&'static str>,
     allowed: BTreeSet<String>,
     network: SocketRule,
+    browser: bool,
 }
 
 impl Resolved {
@@ -226,12 +229,17 @@ impl Resolved {
             }
             allowed.insert(name.clone());
         }
+        if request.browser {
+            // Chromium's zygote gives up its view of files by it (credentials.cc, ChrootToSafeEmptyDir). Without a
+            // capability, as outside of its namespace, it is refused by the kernel.
+            allowed.insert("chroot".to_owned());
+        }
         if let Some(call) = LAUNCH.into_iter().find(|call| !allowed.contains(*call)) {
             return Err(Error::Unlaunchable { call });
         }
         let is_asked = |set: &&'static str| request.sets.iter().any(|name| name == set);
         let sets = catalogue.sets.iter().map(|set| set.name.as_str()).filter(is_asked).collect();
-        Ok(Resolved { catalogue, sets, allowed, network: request.network })
+        Ok(Resolved { catalogue, sets, allowed, network: request.network, browser: request.browser })
     }
 
     /// Calls that are refused by name, with their answer; what was granted is not among them.
@@ -245,7 +253,7 @@ impl Resolved {
     fn program(&self, arch: Arch, form: Form) -> Result<Program, Error> {
         let refused = self.refused().map(|(name, answer)| (name, Action::Errno(answer.errno())));
         let allowed = self.allowed.iter().map(|name| {
-            let rule = rules::of(name, self.network);
+            let rule = rules::of(name, self.network, self.browser);
             (name.as_str(), rule.map_or(Action::Allow, |rule| Action::Lines(rule.lines)))
         });
         // A call that this architecture never had needs no answer.
@@ -325,7 +333,7 @@ pub fn summary(request: &Request) -> Result<Summary, Error> {
     };
     let allowed = || resolved.allowed.iter().filter(|name| exists(name));
     let checked = |name: &String| {
-        let rule = rules::of(name, resolved.network)?;
+        let rule = rules::of(name, resolved.network, resolved.browser)?;
         Some(Checked { call: name.clone(), why: rule.why })
     };
     Ok(Summary {

@@ -31,7 +31,8 @@ impl Refusal {
     /// What is kept of `call`.
     pub fn of(call: &Call, sockets: SocketRule) -> Refusal {
         let mut args = [0; ARGUMENTS];
-        if let Some(rule) = Arch::NATIVE.name(call.nr).and_then(|name| rules::of(name, sockets)) {
+        // A browser's rule looks at fewer bits of the same arguments.
+        if let Some(rule) = Arch::NATIVE.name(call.nr).and_then(|name| rules::of(name, sockets, false)) {
             let conditions = rule.lines.iter().flat_map(|line| line.any).flat_map(|group| *group);
             let mut seen = [0; ARGUMENTS];
             for condition in conditions {
@@ -111,7 +112,10 @@ impl Refusal {
         match refused {
             Some(group) => group.answer == Answer::EPERM,
             // By its arguments: a namespace, a set-id mode, a device, a terminal's input.
-            None => rules::of(name, SocketRule::Inet).is_some() && !["socket", "socketpair"].contains(&name),
+            None => {
+                rules::of(name, SocketRule::Inet, false).is_some()
+                    && !["socket", "socketpair"].contains(&name)
+            }
         }
     }
 
@@ -126,7 +130,8 @@ impl Refusal {
         match home {
             // It is allowed, and so it is its arguments that are not.
             Some(set) if request.sets.contains(&set.name) || request.allow.iter().any(|a| a == name) => {
-                let why = rules::of(name, request.network).map_or("with these arguments", |rule| rule.why);
+                let why = rules::of(name, request.network, request.browser)
+                    .map_or("with these arguments", |rule| rule.why);
                 Remedy::Never(why.to_owned())
             }
             Some(set) => Remedy::Set(&set.name),
@@ -235,7 +240,7 @@ mod tests {
         let strings = |names: &[&str]| names.iter().map(|n| (*n).to_owned()).collect::<Vec<_>>();
         let remedy = |sets: &[&str], name: &str, args: &[u64]| {
             let sets = strings(sets);
-            let request = Request { sets: &sets, allow: &[], network: SocketRule::Inet };
+            let request = Request { sets: &sets, allow: &[], network: SocketRule::Inet, browser: false };
             Refusal::of(&call(name, args), SocketRule::Inet).remedy(&request)
         };
         assert!(
@@ -254,7 +259,7 @@ mod tests {
             ("shmget", &["base", "ipc"], &[]),
         ] {
             let (sets, allow) = (strings(sets), strings(allow));
-            let request = Request { sets: &sets, allow: &allow, network: SocketRule::Inet };
+            let request = Request { sets: &sets, allow: &allow, network: SocketRule::Inet, browser: false };
             let filter = super::super::compile(&request).unwrap();
             assert_eq!(filter.plain.verdict(&call(name, &[])).unwrap(), super::super::Verdict::Allow);
         }

@@ -110,6 +110,16 @@ const NAMESPACES: Rule = Rule {
     why: "no new namespace: a user namespace gives capabilities over kernel surface",
 };
 
+/// `CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWNET`.
+pub(super) const BROWSER_NAMESPACE: u32 = 0x1000_0000 | 0x2000_0000 | 0x4000_0000;
+
+/// namespace_sandbox.cc of Chromium: the zygote and its processes are cloned with these three. A mount namespace is
+/// not among them, so that what is mounted stays as it is.
+const BROWSER_NAMESPACES: Rule = Rule {
+    lines: &[require(&[&[Bits(0, NEW_NAMESPACE & !BROWSER_NAMESPACE, 0)]], EPERM)],
+    why: "granted `browser`: user, PID and network namespaces; no mount, IPC, UTS, cgroup or time namespace",
+};
+
 const PERSONALITY: Rule = Rule {
     lines: &[require(&[&[Is(0, 0)], &[Is(0, u32::MAX)]], EPERM)],
     why: "PER_LINUX and the query only: no READ_IMPLIES_EXEC, no ADDR_NO_RANDOMIZE",
@@ -214,7 +224,7 @@ const SEND_3: Rule =
 
 /// The rule of a call, if its arguments are looked at. It holds however the call came to be
 /// allowed, by a set or by a profile's `allow`.
-pub(super) fn of(call: &str, network: SocketRule) -> Option<&'static Rule> {
+pub(super) fn of(call: &str, network: SocketRule, browser: bool) -> Option<&'static Rule> {
     Some(match call {
         "chmod" | "fchmod" | "mkdir" | "creat" => &MODE_1,
         "fchmodat" | "fchmodat2" | "mkdirat" => &MODE_2,
@@ -222,6 +232,7 @@ pub(super) fn of(call: &str, network: SocketRule) -> Option<&'static Rule> {
         "openat" => &OPEN_2,
         "mknod" => &MKNOD_1,
         "mknodat" => &MKNOD_2,
+        "clone" | "unshare" if browser => &BROWSER_NAMESPACES,
         "clone" | "unshare" => &NAMESPACES,
         "personality" => &PERSONALITY,
         "prctl" => &PRCTL,

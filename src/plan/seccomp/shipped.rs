@@ -30,7 +30,8 @@ const SHIPPED: [Shipped; 2] = [
 /// The filter for `request`, when it is one of the shipped ones; the order in which sets are named does not matter.
 pub(super) fn find(arch: Arch, request: &Request) -> Option<Filter> {
     let same = |s: &&Shipped| {
-        s.network == request.network
+        !request.browser
+            && s.network == request.network
             && s.sets.len() == request.sets.len()
             && s.sets.iter().all(|set| request.sets.iter().any(|asked| asked == set))
     };
@@ -61,7 +62,7 @@ mod tests {
     fn each_is_what_the_compiler_makes() {
         for (shipped, name) in SHIPPED.iter().zip(["default", "strict"]) {
             let sets: Vec<String> = shipped.sets.iter().rev().map(|s| (*s).to_owned()).collect();
-            let request = Request { sets: &sets, allow: &[], network: shipped.network };
+            let request = Request { sets: &sets, allow: &[], network: shipped.network, browser: false };
             for (arch, file) in [(Arch::X86_64, "x86_64"), (Arch::Aarch64, "aarch64")] {
                 let fresh = super::super::compile_for(arch, &request).unwrap();
                 if std::env::var_os("STOCKADE_WRITE_DOCS").is_some() {
@@ -95,7 +96,8 @@ mod tests {
             let root = crate::policy::Candidate::embedded(name).unwrap();
             let policy = crate::policy::load(root, &crate::policy::EmbeddedOnly, None, &[]).unwrap();
             let network = if policy.network.loopback { SocketRule::Inet } else { SocketRule::None };
-            let request = Request { sets: &policy.seccomp.sets, allow: &policy.seccomp.allow, network };
+            let request =
+                Request { sets: &policy.seccomp.sets, allow: &policy.seccomp.allow, network, browser: false };
             assert!(find(Arch::NATIVE, &request).is_some(), "{name}");
         }
     }
@@ -103,7 +105,7 @@ mod tests {
     #[test]
     fn only_the_same_request_finds_one() {
         let sets = ["base".to_owned(), "process".to_owned()];
-        let request = Request { sets: &sets, allow: &[], network: SocketRule::None };
+        let request = Request { sets: &sets, allow: &[], network: SocketRule::None, browser: false };
         assert!(find(Arch::X86_64, &request).is_some());
         assert!(find(Arch::X86_64, &Request { network: SocketRule::Inet, ..request }).is_none());
         assert!(find(Arch::X86_64, &Request { allow: &["mbind".to_owned()], ..request }).is_none());

@@ -27,7 +27,9 @@ fn strings(names: &[&str]) -> Vec<String> {
 }
 
 fn defaults(arch: Arch, network: SocketRule) -> Program {
-    compile_for(arch, &Request { sets: &strings(&DEFAULT_SETS), allow: &[], network }).unwrap().plain
+    compile_for(arch, &Request { sets: &strings(&DEFAULT_SETS), allow: &[], network, browser: false })
+        .unwrap()
+        .plain
 }
 
 fn ask(program: &Program, arch: Arch, nr: u32, args: [u64; 6]) -> Verdict {
@@ -156,7 +158,7 @@ fn every_argument_rule_answers_what_the_policy_says() {
     for network in RULES {
         let arch = Arch::X86_64;
         let program = defaults(arch, network);
-        for (name, nr) in arch.table().iter().filter(|(name, _)| rules::of(name, network).is_some()) {
+        for (name, nr) in arch.table().iter().filter(|(name, _)| rules::of(name, network, false).is_some()) {
             for (first, second, rest) in [(0, 1, 0), (1, 2, 2), (2, 3, 1), (0, 2, 2)] {
                 for (a, b) in low.iter().flat_map(|a| low.iter().map(move |b| (a, b))) {
                     let mut args = [rest; 6];
@@ -177,7 +179,7 @@ fn the_high_half_of_an_argument_changes_nothing() {
     let edges = edges();
     for (arch, network) in ARCHES.iter().flat_map(|arch| RULES.map(|network| (*arch, network))) {
         let program = defaults(arch, network);
-        for (name, nr) in arch.table().iter().filter(|(name, _)| rules::of(name, network).is_some()) {
+        for (name, nr) in arch.table().iter().filter(|(name, _)| rules::of(name, network, false).is_some()) {
             for (index, &edge) in (0..6).flat_map(|index| edges.iter().map(move |edge| (index, edge))) {
                 for rest in [0, 1, 2] {
                     let mut args = [rest; 6];
@@ -297,7 +299,9 @@ fn seccompilers_linear_form_allows_the_same_at_every_single_edge() {
     let edges = edges();
     for network in RULES {
         let (ours, theirs) = (defaults(Arch::X86_64, network), linear(network));
-        for (_, nr) in Arch::X86_64.table().iter().filter(|(name, _)| rules::of(name, network).is_some()) {
+        for (_, nr) in
+            Arch::X86_64.table().iter().filter(|(name, _)| rules::of(name, network, false).is_some())
+        {
             for (index, &edge) in (0..6).flat_map(|index| edges.iter().map(move |edge| (index, edge))) {
                 for rest in [0, 1, 2, u64::MAX] {
                     let mut args = [rest; 6];
@@ -345,7 +349,7 @@ proptest! {
     ) {
         let mut sets = strings(&chosen);
         sets.push("base".to_owned());
-        let program = compile(&Request { sets: &sets, allow: &strings(&extra), network: SocketRule::None }).unwrap().plain;
+        let program = compile(&Request { sets: &sets, allow: &strings(&extra), network: SocketRule::None, browser: false }).unwrap().plain;
         let catalogue = catalogue::embedded().unwrap();
         for (name, nr) in Arch::NATIVE.table() {
             let is_in = |set: &String| catalogue.set(set).unwrap().calls().any(|call| call == *name);
@@ -659,7 +663,8 @@ fn words_have_the_layout_of_sock_filter() {
 #[test]
 fn the_same_request_gives_the_same_program() {
     let reversed: Vec<String> = DEFAULT_SETS.iter().rev().map(|&name| name.to_owned()).collect();
-    let again = compile(&Request { sets: &reversed, allow: &[], network: SocketRule::Inet }).unwrap().plain;
+    let request = Request { sets: &reversed, allow: &[], network: SocketRule::Inet, browser: false };
+    let again = compile(&request).unwrap().plain;
     assert_eq!(again, defaults(Arch::NATIVE, SocketRule::Inet));
 }
 
@@ -675,13 +680,19 @@ fn asked_instead(name: Option<&str>, plain: Verdict) -> Verdict {
 fn filters(arch: Arch) -> Vec<Filter> {
     let sets = [&DEFAULT_SETS[..], &["base", "process"], &["base"]];
     let choice = |(sets, allow, network): (&&[&str], &[&str], SocketRule)| {
-        compile_for(arch, &Request { sets: &strings(sets), allow: &strings(allow), network }).unwrap()
+        compile_for(arch, &Request { sets: &strings(sets), allow: &strings(allow), network, browser: false })
+            .unwrap()
     };
     RULES
         .iter()
         .flat_map(|network| sets.iter().map(move |sets| (sets, &[][..], *network)))
         .chain([(&sets[2], &["ptrace", "ustat", "socket"][..], SocketRule::Inet)])
         .map(choice)
+        .chain([compile_for(
+            arch,
+            &Request { sets: &strings(&DEFAULT_SETS), allow: &[], network: SocketRule::None, browser: true },
+        )
+        .unwrap()])
         .collect()
 }
 
@@ -705,7 +716,8 @@ fn the_forms_differ_in_nothing_but_who_answers() {
                     compare(audit, nr, args);
                 }
             }
-            for (_, nr) in arch.table().iter().filter(|(name, _)| rules::of(name, SocketRule::Inet).is_some())
+            for (_, nr) in
+                arch.table().iter().filter(|(name, _)| rules::of(name, SocketRule::Inet, false).is_some())
             {
                 for (index, &edge) in (0..6).flat_map(|index| edges.iter().map(move |edge| (index, edge))) {
                     for rest in [0, 1, 2] {
@@ -735,7 +747,7 @@ fn the_plain_form_never_asks_and_the_asking_one_does() {
 
 fn error(sets: &[&str], allow: &[&str]) -> Error {
     let (sets, allow) = (strings(sets), strings(allow));
-    compile(&Request { sets: &sets, allow: &allow, network: SocketRule::Inet }).unwrap_err()
+    compile(&Request { sets: &sets, allow: &allow, network: SocketRule::Inet, browser: false }).unwrap_err()
 }
 
 #[test]
@@ -763,7 +775,8 @@ fn wrong_requests_say_what_is_wrong() {
 #[test]
 fn a_granted_call_is_allowed_and_keeps_its_argument_rule() {
     let allow = strings(&["ptrace", "socket", "ustat"]);
-    let request = Request { sets: &strings(&["base"]), allow: &allow, network: SocketRule::None };
+    let request =
+        Request { sets: &strings(&["base"]), allow: &allow, network: SocketRule::None, browser: false };
     let program = compile(&request).unwrap().plain;
     let ask = |name: &str, args| ask(&program, Arch::NATIVE, Arch::NATIVE.number(name).unwrap(), args);
     assert_eq!(ask("ptrace", [0; 6]), ALLOW);
@@ -785,7 +798,7 @@ fn only_ptrace_is_refused_and_grantable() {
 fn every_argument_rule_belongs_to_a_call_of_some_set() {
     let calls: Vec<_> = sets().flat_map(|set| set.calls).map(|(name, _)| name).collect();
     for (name, _) in ARCHES.iter().flat_map(|arch| arch.table()) {
-        if let Some(rule) = rules::of(name, SocketRule::Inet) {
+        if let Some(rule) = rules::of(name, SocketRule::Inet, false) {
             assert!(calls.contains(name), "{name}");
             assert!(rule.why.len() > 10, "{name}");
         }
@@ -794,7 +807,8 @@ fn every_argument_rule_belongs_to_a_call_of_some_set() {
 
 #[test]
 fn the_summary_counts_what_the_program_does() {
-    let request = Request { sets: &strings(&DEFAULT_SETS), allow: &[], network: SocketRule::Inet };
+    let request =
+        Request { sets: &strings(&DEFAULT_SETS), allow: &[], network: SocketRule::Inet, browser: false };
     let summary = summary(&request).unwrap();
     let program = compile(&request).unwrap().plain;
     assert_eq!(summary.sets, DEFAULT_SETS);

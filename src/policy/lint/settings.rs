@@ -3,7 +3,7 @@
 use super::places::Judged;
 use super::{Code, Finding, LintFile, Linter, Severity, Sight, shown, some};
 use crate::base::{ByteSize, HostPath, MemorySize, Need, Protection};
-use crate::policy::{Access, Candidate, MountEntry, Origin, OutputAction, Policy, Posture};
+use crate::policy::{Access, CacheLayer, Candidate, MountEntry, Origin, OutputAction, Policy, Posture, Tool};
 
 /// What the boundary consists of.
 const CORE: &[Protection] = &[
@@ -39,8 +39,10 @@ pub(super) fn lint(linter: &mut Linter<'_>, policy: &Policy) {
     protections(linter, policy);
     root(linter, policy);
     limits(linter, policy);
+    caches(linter, policy);
     network(linter, policy);
     calls(linter, policy);
+    intents(linter, policy);
     grants(linter, policy);
 }
 
@@ -73,6 +75,49 @@ fn protections(linter: &mut Linter<'_>, policy: &Policy) {
             linter.report(Code::NoEffect, spot, format!("`{}` is required, and {why}", protection.key()));
         }
     }
+}
+
+fn caches(linter: &mut Linter<'_>, policy: &Policy) {
+    let c = &policy.caches;
+    let kept = c.layer == CacheLayer::Kept;
+    let no_effect = |linter: &mut Linter<'_>, key: &str, other: &str, why: &str| {
+        if linter.said_over(key, other) {
+            let spot = linter.key(key);
+            linter.report(Code::NoEffect, spot, format!("`{key}` says nothing: {why}"));
+        }
+    };
+    if c.tools.is_empty() {
+        for key in ["caches.layer", "caches.size", "require.caches"] {
+            no_effect(linter, key, "caches.use", "`caches.use` names no tool");
+        }
+    } else if !kept {
+        no_effect(linter, "caches.size", "caches.layer", "only what is kept has a size");
+    } else if policy.workspace.access == Access::None {
+        no_effect(linter, "caches.layer", "workspace.access", "a kept layer belongs to a workspace");
+    } else {
+        let general = policy.network.posture == Posture::General;
+        let severity = if general { Severity::Warning } else { Severity::Note };
+        let spot = linter.nearest(&["caches.layer", "caches.use"]);
+        let why = if general { ", and the network decides what that is" } else { "" };
+        let message = format!("what is written to {} is kept{why}", tools(&c.tools));
+        linter.report_as(Code::KeptCaches, severity, spot, message);
+    }
+    if policy.env.heap_hints && policy.limits.memory.is_none() {
+        let why = "`limits.memory` is \"none\", and there is nothing to tell";
+        no_effect(linter, "env.heap_hints", "limits.memory", why);
+    }
+}
+
+fn intents(linter: &mut Linter<'_>, policy: &Policy) {
+    for intent in &policy.intents {
+        let spot = linter.entry("intents.use", intent.name().as_bytes());
+        linter.report(Code::Intents, spot, format!("`{}` opens {}", intent.name(), intent.opens()));
+    }
+}
+
+fn tools(tools: &[Tool]) -> String {
+    let names: Vec<String> = tools.iter().map(|t| t.name().to_owned()).collect();
+    format!("the caches of {}", some(names.into_iter()))
 }
 
 fn root(linter: &mut Linter<'_>, policy: &Policy) {

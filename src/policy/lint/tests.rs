@@ -221,6 +221,27 @@ fn seeds() -> Vec<(Code, Severity, String)> {
         (Code::CostlyPattern, Warning, plain("[workspace]\nhide = [\"...\", §\"node_modules/*/.env\"]")),
         (Code::ProtectIncomplete, Warning, plain("[workspace]\n§protect = [\"deploy\"]")),
         (Code::HideIncomplete, Warning, plain("[workspace]\n§hide = []")),
+        (Code::Intents, Warning, plain("intents.use = [§\"browser\"]")),
+        (Code::KeptCaches, Note, plain("[caches]\nuse = [\"npm\"]\n§layer = \"kept\"")),
+        (
+            Code::KeptCaches,
+            Warning,
+            plain(
+                "network.posture = \"general\"\nnetwork.share_host = true\n[caches]\nuse = [\"npm\"]\n§layer = \"kept\"",
+            ),
+        ),
+        (Code::NoEffect, Warning, plain("[caches]\nuse = []\n§layer = \"kept\"")),
+        (
+            Code::NoEffect,
+            Warning,
+            plain("[caches]\nuse = [\"npm\"]\nlayer = \"throwaway\"\n§size = \"1GiB\""),
+        ),
+        (
+            Code::NoEffect,
+            Warning,
+            plain("[workspace]\naccess = \"none\"\n[caches]\nuse = [\"npm\"]\n§layer = \"kept\""),
+        ),
+        (Code::NoEffect, Warning, plain("[limits]\nmemory = \"none\"\n[env]\n§heap_hints = true")),
         (Code::NoEffect, Warning, plain("[workspace]\naccess = \"ro\"\n§protect = [\"...\", \"x\"]")),
         (Code::NoEffect, Warning, plain("[workspace]\naccess = \"none\"\n§hide = [\"...\", \"x\"]")),
         (Code::NoEffect, Warning, plain("[workspace]\n§protect_missing = \"overlay\"")),

@@ -47,6 +47,8 @@ pub struct Task<'plan> {
     pub host: Option<verify::HostView>,
     /// Whether the command is traced.
     pub trace: bool,
+    /// Held until its end.
+    pub locks: &'plan [OwnedFd],
     /// Switched-off protections.
     pub mutants: Mutants,
 }
@@ -61,10 +63,10 @@ pub fn run(task: Task<'_>, control: &OwnedFd) -> ! {
 }
 
 fn stages(task: Task<'_>, control: &OwnedFd) -> Result<(), StageFault> {
-    let Task { plan, stdio, host, trace, mutants } = task;
+    let Task { plan, stdio, host, trace, locks, mutants } = task;
     let c = &plan.containment;
     if !mutants.off(Mutant::CloseRange) {
-        keep_only(control, &stdio)?;
+        keep_only(control, &stdio, locks)?;
     }
     die_with_owner()?;
     sys::signals::reset().at(Step::CloseDescriptors)?;
@@ -158,8 +160,9 @@ fn stages(task: Task<'_>, control: &OwnedFd) -> Result<(), StageFault> {
 
 /// Closes everything but what this stage was given. A clone does not exec, so close-on-exec does nothing for it:
 /// the lines of other executors, and whatever the owner holds, end here.
-fn keep_only(control: &OwnedFd, stdio: &Stdio) -> Result<(), StageFault> {
+fn keep_only(control: &OwnedFd, stdio: &Stdio, locks: &[OwnedFd]) -> Result<(), StageFault> {
     let mut keep = vec![control.as_raw_fd()];
+    keep.extend(locks.iter().map(AsRawFd::as_raw_fd));
     if let Stdio::Pipes(pipes) = stdio {
         keep.extend(pipes.iter().map(AsRawFd::as_raw_fd));
     }

@@ -116,7 +116,8 @@ fn place<'plan>(c: &'plan Containment, path: &SandboxPath) -> Place<'plan> {
         FsOp::Bind { from, at, writable } => {
             tree(at, from.0 as usize, if *writable { Use::Write } else { Use::Read })
         }
-        FsOp::Overlay { lower, at } => tree(at, lower.0 as usize, Use::Copy),
+        FsOp::Overlay { lower: Some(lower), at, .. } => tree(at, lower.0 as usize, Use::Copy),
+        FsOp::Overlay { lower: None, at, .. } => Place::Private { at, scratch: false },
         FsOp::Scratch { at, .. } => Place::Private { at, scratch: true },
         FsOp::Tmpfs { at, .. } => Place::Private { at, scratch: false },
         FsOp::File { .. } | FsOp::Symlink { .. } => Place::Own,
