@@ -62,6 +62,35 @@ fn hooks_made_in_a_worktrees_common_directory_are_moved_aside() {
     assert!(linked.join(".git").is_file(), "the worktree's own link stays");
 }
 
+/// Two runs on one workspace: what the first one's sweep takes away under the second one is no way for the second's
+/// command to leave something in its place.
+#[test]
+fn a_sweep_below_another_run_leaves_it_no_way_in() {
+    for made in [".envrc", ".claude/settings.json"] {
+        let ws = Workspace::new("two-runs");
+        let first = Sandbox::new(&ws)
+            .spawn(sh(&format!("mkdir -p $(dirname {made}); echo first >{made}; echo ready; sleep 60")));
+        first.expect_output("ready");
+        let second = Sandbox::new(&ws).with_result().spawn(sh(&format!(
+            "echo ready; while :; do mkdir -p $(dirname {made}) && echo second >{made}; done 2>/dev/null"
+        )));
+        second.expect_output("ready");
+        first.signal(Signal::SIGKILL);
+        let _ = first.finish(Duration::from_secs(20));
+        // The next start sweeps for the killed one, below the second.
+        let until = Instant::now() + Duration::from_secs(20);
+        while !ws.path().join(".stockade-quarantine").exists() {
+            assert!(Instant::now() < until, "nobody swept");
+            Sandbox::new(&ws).run(sh("true")).expect_exit(0);
+        }
+        let ended = second.finish(Duration::from_secs(30));
+        assert_eq!(ended.code(), 125, "{made}: {}", ended.err());
+        assert!(ended.err().contains(made.split('/').next().unwrap()), "{made}: {}", ended.err());
+        let left = std::fs::read_to_string(ws.path().join(made));
+        assert!(left.is_err(), "{made}: {left:?} stayed; {} {:?}", ended.err(), ended.result);
+    }
+}
+
 /// Directories closed by the command are opened again for the sweep, whoever runs it.
 #[test]
 fn a_closed_directory_hides_nothing_from_the_sweep() {

@@ -209,6 +209,29 @@ fn a_lost_mask_ends_the_executor() {
     let result = ended.result.expect("a result document");
     assert_eq!(result["outcome"]["kind"], "broken", "{result}");
     assert!(result["outcome"].to_string().contains("mask_lost"), "{result}");
+    // What the host put there stays, and is named.
+    let object = result["outcome"]["object"].as_str().unwrap_or_default();
+    assert!(object.ends_with("/.env"), "{result}");
+    assert_eq!(std::fs::read_to_string(ws.path().join(".env")).unwrap(), "TOKEN=host-secret-2");
+}
+
+/// The same for something protected: the host's own change is not moved away, but it is named, since nobody can tell
+/// it from one by the command.
+#[test]
+fn a_protected_file_that_the_host_replaces_is_named() {
+    let ws = Workspace::new("replaced");
+    ws.file(".envrc", "old");
+    let live = Sandbox::new(&ws).with_result().spawn(common::sh("echo ready; sleep 30"));
+    live.expect_output("ready");
+    ws.file("new", "edited");
+    std::fs::rename(ws.path().join("new"), ws.path().join(".envrc")).unwrap();
+    let ended = live.finish(std::time::Duration::from_secs(20));
+    assert_eq!(ended.code(), 125, "{} {:?}", ended.err(), ended.result);
+    let result = ended.result.expect("a result document");
+    let named = &result["protected_created"][0];
+    assert_eq!((&named["path"], &named["replaced"]), (&".envrc".into(), &true.into()), "{result}");
+    assert!(named["moved_to"].is_null(), "{result}");
+    assert_eq!(std::fs::read_to_string(ws.path().join(".envrc")).unwrap(), "edited");
 }
 
 /// `.git` files (worktrees) are followed only when the other side names them back.

@@ -367,7 +367,15 @@ fn lines(report: &Report, about: &About, quiet: bool) -> String {
         let path = crate::base::text::visible(created.path.as_bytes());
         let to = created.moved_to.as_ref().map(|to| crate::base::text::visible(to.as_bytes()));
         let _ = match to {
+            Some(to) if created.replaced => writeln!(
+                out,
+                "stockade: protected path replaced: another run had moved {path} aside; what came there since was moved to {to}"
+            ),
             Some(to) => writeln!(out, "stockade: protected path created: {path} was moved to {to}"),
+            None if created.replaced => writeln!(
+                out,
+                "stockade: protected path replaced: {path} is not what it was; unless you changed it yourself, look at it before you use it"
+            ),
             None => writeln!(out, "stockade: protected path created: {path} could not be moved aside"),
         };
     }
@@ -465,6 +473,11 @@ fn left_by(recovered: &Recovered) -> String {
                 out,
                 "stockade: protected path created by an earlier, killed run: {path} was moved to {to}"
             );
+        } else if created.replaced {
+            let _ = writeln!(
+                out,
+                "stockade: protected path replaced during an earlier, killed run: {path}; unless you changed it yourself, look at it before you use it"
+            );
         }
     }
     if recovered.kept.is_empty() || !isatty(std::io::stderr()) {
@@ -515,8 +528,11 @@ mod tests {
         assert_eq!(lines(&report, &about, false), "");
         report.stdout.exceeded = Some(1 << 20);
         report.stdout.total = 3 << 20;
-        report.protected_created =
-            vec![ProtectedCreated { path: ".en\x1bvrc".into(), moved_to: Some(".stockade-q/x".into()) }];
+        report.protected_created = vec![ProtectedCreated {
+            path: ".en\x1bvrc".into(),
+            moved_to: Some(".stockade-q/x".into()),
+            replaced: false,
+        }];
         insta::assert_snapshot!(lines(&report, &about, false), @r"
         stockade: protected path created: .en\u{1b}vrc was moved to .stockade-q/x
         stockade: limit output reached: configured 1MiB, observed 3MiB: the rest of standard output was dropped

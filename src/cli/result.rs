@@ -381,8 +381,11 @@ mod tests {
         }];
         r.verified = Verified::Cached { at_unix_ms: 1 };
         r.reaping = Some(Reaping { empty_after_us: 70, by: "pid_namespace", cgroups_removed: true });
-        r.protected_created =
-            vec![ProtectedCreated { path: ".envrc".into(), moved_to: Some(b"q\xff".to_vec().into()) }];
+        r.protected_created = vec![ProtectedCreated {
+            path: ".envrc".into(),
+            moved_to: Some(b"q\xff".to_vec().into()),
+            replaced: false,
+        }];
         r.denials = Some(Denials {
             verdict: Verdict::Sandbox,
             findings: vec![Finding {

@@ -947,15 +947,24 @@ impl<'a> Drive<'a> {
                 Some(&hint),
             ));
         }
-        if report.protected_created.iter().any(|p| p.moved_to.is_none()) {
+        let unmoved = |p: &&ProtectedCreated| p.moved_to.is_none();
+        let visible = |p: &ProtectedCreated| crate::base::text::visible(p.path.as_bytes());
+        if let Some(replaced) = report.protected_created.iter().filter(unmoved).find(|p| p.replaced)
+            && !matches!(report.outcome, Outcome::Broken(_))
+        {
+            report.outcome = Outcome::Broken(faults::sandbox(
+                "mask_lost",
+                "keeping masks and protections in place",
+                Some(visible(replaced)),
+                "replaced while the command ran".to_owned(),
+                Some("look at it before you use any tool in this directory"),
+            ));
+        }
+        if let Some(created) = report.protected_created.iter().filter(unmoved).find(|p| !p.replaced) {
             report.outcome = Outcome::Broken(faults::sandbox(
                 "protected_not_moved",
                 "moving created protected paths aside",
-                report
-                    .protected_created
-                    .iter()
-                    .find(|p| p.moved_to.is_none())
-                    .map(|p| crate::base::text::visible(p.path.as_bytes())),
+                Some(visible(created)),
                 "a path that would run code on the host was created and could not be moved".to_owned(),
                 Some("look at it before you use any tool in this directory"),
             ));

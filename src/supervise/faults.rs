@@ -141,7 +141,7 @@ pub fn explain(plan: &Plan, fault: StageFault) -> Fault {
         ),
         (Step::MaskLost, _) => (
             "mask_lost",
-            None,
+            plan.containment.fs.get(fault.index as usize).map(|op| op.at().to_string()),
             Some(
                 "a masked or protected path was renamed or replaced on the host; `--set workspace.access=overlay` is proof against that",
             ),
@@ -159,7 +159,11 @@ pub fn explain(plan: &Plan, fault: StageFault) -> Fault {
         (Step::Unshare, _) => ("namespaces", None, Some("run `stockade doctor`")),
         _ => ("stage_failed", None, Some("run `stockade doctor`")),
     };
-    let message = if fault.errno == 0 { "failed".to_owned() } else { os.to_string() };
+    let message = match (fault.step, fault.errno) {
+        (Step::MaskLost, 0) => "what covered or held it is gone".to_owned(),
+        (_, 0) => "failed".to_owned(),
+        _ => os.to_string(),
+    };
     sandbox(code, fault.step.name(), object, message, hint)
 }
 

@@ -171,6 +171,10 @@ pub struct ProtectedCreated {
     pub path: crate::base::OsBytes,
     /// Where it lies now, below the workspace; `None` when it could not be moved (then the run is broken).
     pub moved_to: Option<crate::base::OsBytes>,
+    /// Something protected was there when the command started, and this is another object: its protection was lost.
+    /// Without `moved_to` it may as well be the host's own change, and was left in place.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub replaced: bool,
 }
 
 /// What was seen of the command's refusals while it ran.

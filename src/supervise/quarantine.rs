@@ -44,9 +44,21 @@ pub struct Place {
     /// Patterns relative to it.
     pub missing: Vec<RelPath>,
     /// What was there before the command started.
-    pub known: Vec<OsBytes>,
+    pub known: Vec<Known>,
     /// Where submodules' git directories lie.
     pub modules: Option<RelPath>,
+}
+
+/// A protected object that was there before the command started. The path alone does not tell: another run on the same
+/// tree, or an editor on the host, may put something else there meanwhile.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Known {
+    /// Where, below the tree.
+    pub path: OsBytes,
+    /// Its device.
+    pub dev: u64,
+    /// Its inode.
+    pub ino: u64,
 }
 
 #[derive(Debug)]
@@ -91,31 +103,32 @@ impl Guard {
         let mut trees = Vec::with_capacity(c.watch.len());
         for watch in &c.watch {
             let Some(source) = c.sources.get(watch.source.0 as usize) else { continue };
-            let known =
-                c.fs.iter()
-                    .filter_map(|op| match op {
-                        FsOp::Protect { at, .. } => {
-                            Some(OsBytes::from(at.below(&watch.at)?.as_path().as_os_str()))
-                        }
-                        _ => None,
-                    })
-                    .collect();
+            let held = c.fs.iter().filter_map(|op| match op {
+                FsOp::Protect { at, .. } => Some(at.below(&watch.at)?.as_path().to_path_buf()),
+                _ => None,
+            });
             let place = Place {
                 path: source.path.clone(),
                 dev: source.fact.dev,
                 ino: source.fact.ino,
                 missing: watch.missing.clone(),
-                known,
+                known: Vec::new(),
                 modules: watch.modules.clone(),
             };
             let path = source.path.as_path();
             let mut tree = Tree::open(place).map_err(Unseen::at(path))?;
+            let below = |e: Unseen| Unseen { path: path.join(&e.path), ..e };
+            for held in held {
+                tree.remember(&held).map_err(below)?;
+            }
             // What is there before the command starts was not created by it.
             let (before, unseen) = tree.matches_now();
             if let Some(e) = unseen {
-                return Err(Unseen { path: path.join(&e.path), ..e });
+                return Err(below(e));
             }
-            tree.place.known.extend(before.into_iter().map(|p| OsBytes::from(p.into_os_string())));
+            for path in &before {
+                tree.remember(path).map_err(below)?;
+            }
             trees.push(tree);
         }
         Ok(Self { trees })
@@ -141,7 +154,8 @@ pub fn sweep_recorded(places: &[Place], run: &str) -> Vec<ProtectedCreated> {
             Ok(tree) => out.extend(tree.sweep(run)),
             Err(Errno::NOENT | Errno::STALE | Errno::NOTDIR) => {}
             Err(_) => {
-                out.push(ProtectedCreated { path: place.path.as_bytes().to_vec().into(), moved_to: None })
+                let path = place.path.as_bytes().to_vec().into();
+                out.push(ProtectedCreated { path, moved_to: None, replaced: false })
             }
         }
     }
@@ -159,22 +173,85 @@ impl Tree {
         Ok(Self { place, root })
     }
 
+    /// Keeps in mind what lies at `path` now. Nothing does when another run has just moved it aside: what comes there
+    /// later is then found like anything else.
+    fn remember(&mut self, path: &Path) -> Result<(), Unseen> {
+        if let Some((dev, ino)) = self.object(path)? {
+            self.place.known.push(Known { path: path.as_os_str().into(), dev, ino });
+        }
+        Ok(())
+    }
+
     fn sweep(&self, run: &str) -> Vec<ProtectedCreated> {
-        let (found, unseen) = self.matches_now();
+        let (mut found, unseen) = self.matches_now();
         let mut out = Vec::new();
+        let replaced = self.replaced(&mut found, &mut out);
         for (number, path) in found.iter().enumerate() {
             let moved_to = self.move_aside(path, run, number).ok();
             out.push(ProtectedCreated {
                 path: OsBytes::from(path.as_os_str()),
                 moved_to: moved_to.map(|p| OsBytes::from(p.as_os_str())),
+                replaced: replaced.contains(path),
             });
         }
         // Not even after a repair: the caller must not take this for clean.
         let unseen = unseen.filter(|e| !found.iter().any(|moved| e.path.starts_with(moved)));
-        out.extend(
-            unseen.map(|e| ProtectedCreated { path: OsBytes::from(e.shown().as_os_str()), moved_to: None }),
-        );
+        out.extend(unseen.map(|e| ProtectedCreated {
+            path: OsBytes::from(e.shown().as_os_str()),
+            moved_to: None,
+            replaced: false,
+        }));
         out
+    }
+
+    /// Looks for other objects in place of known ones. Where the old one was moved aside by another run, which took it
+    /// for its command's, the new one came from a command as well: it is added to `found`. Otherwise somebody on the
+    /// host may have replaced it, as editors and git do, and moving that away would do harm: it is named in `out`.
+    fn replaced(&self, found: &mut Vec<PathBuf>, out: &mut Vec<ProtectedCreated>) -> Vec<PathBuf> {
+        let mut moved = Vec::new();
+        for known in &self.place.known {
+            let path = Path::new(known.path.as_os_str());
+            let same = match self.object(path) {
+                Ok(None) => true,
+                Ok(Some(now)) => now == (known.dev, known.ino),
+                Err(_) => false,
+            };
+            if same || found.iter().any(|above| path.starts_with(above)) {
+                continue;
+            }
+            if self.was_moved_aside(known) {
+                found.push(path.to_path_buf());
+                moved.push(path.to_path_buf());
+            } else {
+                out.push(ProtectedCreated { path: known.path.clone(), moved_to: None, replaced: true });
+            }
+        }
+        let all = found.clone();
+        found.retain(|p| !all.iter().any(|other| other != p && p.starts_with(other)));
+        moved
+    }
+
+    /// Whether a sweep has taken the object away: it lies where sweeps put things.
+    fn was_moved_aside(&self, known: &Known) -> bool {
+        let is = |path: &Path| self.object(path) == Ok(Some((known.dev, known.ino)));
+        let beside = |dir: &Path| {
+            let names = self.list(dir).unwrap_or_default();
+            names.into_iter().map(|name| dir.join(name)).collect::<Vec<_>>()
+        };
+        let parent = Path::new(known.path.as_os_str()).parent().unwrap_or(Path::new(""));
+        let mut aside = beside(parent);
+        aside.retain(|p| p.file_name().is_some_and(|n| n.as_bytes().starts_with(PLACE.as_bytes())));
+        beside(Path::new(PLACE)).iter().any(|run| beside(run).iter().any(|p| is(p)))
+            || aside.iter().any(|p| is(p))
+    }
+
+    /// Device and inode of what lies at `path`, links not followed; `None` when nothing does.
+    fn object(&self, path: &Path) -> Result<Option<(u64, u64)>, Unseen> {
+        match self.at(path).and_then(|fd| rustix::fs::fstat(&fd)) {
+            Ok(stat) => Ok(Some((stat.st_dev, stat.st_ino))),
+            Err(Errno::NOENT | Errno::NOTDIR) => Ok(None),
+            Err(e) => Err(Unseen::at(path)(e)),
+        }
     }
 
     /// Everything unknown that the patterns match, and the first path that could not be looked at.
@@ -232,11 +309,11 @@ impl Tree {
     }
 
     fn knows(&self, path: &Path) -> bool {
-        self.place.known.iter().any(|k| k.as_os_str() == path.as_os_str())
+        self.place.known.iter().any(|k| k.path.as_os_str() == path.as_os_str())
     }
 
     fn knows_below(&self, path: &Path) -> bool {
-        self.place.known.iter().any(|k| Path::new(k.as_os_str()).starts_with(path))
+        self.place.known.iter().any(|k| Path::new(k.path.as_os_str()).starts_with(path))
     }
 
     /// Matches `parts` below `base`. A component on the way that is not a directory (a link or file in place of
@@ -289,7 +366,10 @@ impl Tree {
         if depth > DEPTH_MAX {
             return Err(Unseen::at(base)(Errno::NAMETOOLONG));
         }
-        for name in self.list(base).map_err(Unseen::at(base))? {
+        let all = self.list(base).map_err(Unseen::at(base))?;
+        // A git directory's own, which may be large; elsewhere these are names that a submodule can have.
+        let is_git = depth > 0 && all.iter().any(|n| n == "HEAD") && all.iter().any(|n| n == "objects");
+        for name in all {
             *budget = budget.checked_sub(1).ok_or(Errno::OVERFLOW).map_err(Unseen::at(base))?;
             let path = base.join(&name);
             if self.knows(&path) {
@@ -297,7 +377,7 @@ impl Tree {
             }
             if depth > 0 && GIT_NAMES.contains(&name.as_bytes()) {
                 found.push(path);
-            } else if !matches!(name.as_bytes(), b"objects" | b"refs" | b"logs")
+            } else if !(is_git && matches!(name.as_bytes(), b"objects" | b"refs" | b"logs"))
                 && self.kind(&path)? == Some(FileType::Directory)
             {
                 self.find_modules(&path, depth + 1, budget, found)?;
@@ -449,15 +529,17 @@ mod tests {
 
     fn tree(dir: &Path, missing: &[&str], known: &[&str]) -> Tree {
         let stat = rustix::fs::stat(dir).unwrap();
-        Tree::open(Place {
+        let mut tree = Tree::open(Place {
             path: HostPath::new(dir).unwrap(),
             dev: stat.st_dev,
             ino: stat.st_ino,
             missing: missing.iter().map(|m| RelPath::new(m).unwrap()).collect(),
-            known: known.iter().map(|k| OsBytes::from(*k)).collect(),
+            known: Vec::new(),
             modules: RelPath::new(".git/modules").ok(),
         })
-        .unwrap()
+        .unwrap();
+        known.iter().for_each(|path| tree.remember(Path::new(path)).unwrap());
+        tree
     }
 
     #[test]
@@ -472,6 +554,47 @@ mod tests {
         assert!(!dir.path().join(".git/hooks").exists());
         assert!(dir.path().join(".git/config").exists());
         assert!(dir.path().join(".stockade-quarantine/r/0-hooks/pre-commit").exists());
+    }
+
+    #[test]
+    fn what_takes_the_place_of_a_known_object_is_not_known() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        for name in [".envrc", ".bashrc", ".profile"] {
+            std::fs::write(at(name), "known").unwrap();
+        }
+        let second = tree(dir.path(), &[], &[".envrc", ".bashrc", ".profile", ".absent"]);
+        assert_eq!(second.place.known.len(), 3);
+        // Another run takes `.envrc` for its own command's, and ours makes it anew.
+        let first = tree(dir.path(), &[".envrc"], &[]);
+        assert_eq!(first.sweep("first").len(), 1);
+        std::fs::write(at(".envrc"), "evil").unwrap();
+        // Somebody on the host saves a file, as editors do.
+        std::fs::write(at("new"), "edited").unwrap();
+        std::fs::rename(at("new"), at(".bashrc")).unwrap();
+        let mut made = second.sweep("second");
+        made.sort_by(|a, b| a.path.cmp(&b.path));
+        let created = |path: &str, moved_to: Option<&str>| ProtectedCreated {
+            path: path.into(),
+            moved_to: moved_to.map(Into::into),
+            replaced: true,
+        };
+        let moved = ".stockade-quarantine/second/0-.envrc";
+        assert_eq!(made, [created(".bashrc", None), created(".envrc", Some(moved))]);
+        assert_eq!(std::fs::read(at(moved)).unwrap(), b"evil");
+        assert_eq!(std::fs::read(at(".bashrc")).unwrap(), b"edited");
+    }
+
+    #[test]
+    fn a_submodule_may_be_called_objects() {
+        let dir = tempfile::tempdir().unwrap();
+        for made in ["a/objects/hooks", "b/objects/ab", "b/objects/hooks", "b/refs"] {
+            std::fs::create_dir_all(dir.path().join(".git/modules").join(made)).unwrap();
+        }
+        std::fs::write(dir.path().join(".git/modules/b/HEAD"), "x").unwrap();
+        let made = tree(dir.path(), &[], &[]).sweep("r");
+        let paths: Vec<&OsBytes> = made.iter().map(|m| &m.path).collect();
+        assert_eq!(paths, [&OsBytes::from(".git/modules/a/objects/hooks")]);
     }
 
     #[test]
@@ -539,7 +662,10 @@ mod tests {
         let swept = tree.sweep("r");
         assert_eq!(swept.len(), 2, "{swept:?}");
         assert_eq!((&swept[0].path, swept[0].moved_to.is_some()), (&".envrc".into(), true));
-        assert_eq!(swept[1], ProtectedCreated { path: deep.as_str().into(), moved_to: None });
+        assert_eq!(
+            swept[1],
+            ProtectedCreated { path: deep.as_str().into(), moved_to: None, replaced: false }
+        );
         let why = tree.matches_now().1.unwrap().to_string();
         assert!(why.starts_with(&format!("{deep}: File name too long")), "{why}");
     }

@@ -644,7 +644,7 @@ fn undo(
     // Only once nothing of the run lives, or what is moved comes back.
     if problems.is_empty() {
         for created in quarantine::sweep_recorded(&record.places, &record.run.to_string()) {
-            if created.moved_to.is_none() {
+            if created.moved_to.is_none() && !created.replaced {
                 let path = crate::base::text::visible(created.path.as_bytes());
                 problems.push(format!("the protected path {path} was created and cannot be moved aside"));
             }

@@ -18,6 +18,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode as FileMode, OFlags};
 use rustix::process::{DumpableBehavior, Pid};
 use rustix::thread::{CapabilitiesSecureBits, Gid, Uid};
+use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -268,20 +269,24 @@ fn child_signals() -> nix::Result<SignalFd> {
 struct MaskWatch {
     own_proc: OwnedFd,
     info: OwnedFd,
-    expected: Vec<(Vec<u8>, Vec<u8>)>,
+    /// Mount id and mount point of each, and which operation it is.
+    expected: Vec<((Vec<u8>, Vec<u8>), usize)>,
 }
 
 impl MaskWatch {
     fn new(plan: &Plan, own_proc: OwnedFd) -> io::Result<Option<Self>> {
         let held = |op: &FsOp| matches!(op, FsOp::Mask { .. } | FsOp::Protect { .. } | FsOp::Pin { .. });
-        let places: Vec<&[u8]> =
-            plan.containment.fs.iter().filter(|op| held(op)).map(|op| op.at().as_bytes()).collect();
+        let places: HashMap<&[u8], usize> = (plan.containment.fs.iter().enumerate())
+            .filter(|(_, op)| held(op))
+            .map(|(index, op)| (op.at().as_bytes(), index))
+            .collect();
         if places.is_empty() {
             return Ok(None);
         }
         let info = Self::open(&own_proc)?;
         let now = Self::read(&info)?;
-        let expected = now.into_iter().filter(|(_, at)| places.contains(&at.as_slice())).collect();
+        let held = |mount: (Vec<u8>, Vec<u8>)| Some((*places.get(mount.1.as_slice())?, mount));
+        let expected = now.into_iter().filter_map(held).map(|(index, mount)| (mount, index)).collect();
         Ok(Some(Self { own_proc, info, expected }))
     }
 
@@ -312,12 +317,14 @@ impl MaskWatch {
         Ok(out)
     }
 
-    /// Whether everything is still in place.
-    fn holds(&self) -> bool {
+    /// Fails when something is not in place any more, with the operation that made it.
+    fn check(&self) -> Result<(), StageFault> {
         // A fresh open: the text of an old one may be cut where it was read last.
-        let Ok(info) = Self::open(&self.own_proc) else { return false };
-        let Ok(now) = Self::read(&info) else { return false };
-        self.expected.iter().all(|e| now.contains(e))
+        let now = Self::open(&self.own_proc).and_then(|info| Self::read(&info)).at(Step::MaskLost)?;
+        match self.expected.iter().find(|(mount, _)| !now.contains(mount)) {
+            None => Ok(()),
+            Some((_, index)) => Err(StageFault { step: Step::MaskLost, errno: 0, index: *index as u32 }),
+        }
     }
 }
 
@@ -417,9 +424,7 @@ fn serve(
             && (!only_asked || looked.elapsed() >= MASK_CHECK_EVERY)
         {
             looked = Instant::now();
-            if !watch.holds() {
-                return Err(StageFault { step: Step::MaskLost, errno: 0, index: u32::MAX });
-            }
+            watch.check()?;
         }
         if is_ready(0) {
             match hear(control, Step::AwaitGo)? {
