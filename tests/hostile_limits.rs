@@ -109,8 +109,13 @@ fn processes_are_limited() {
     let case = run.cases().get("forks").clone();
     assert_eq!(case.errno, "EAGAIN", "{case:?}");
     assert!((16..=32).contains(&case.ret), "{case:?}");
+    // It went on without, and still the result and the terminal say so.
+    assert!(run.json["usage"]["processes_denied"].as_u64().is_some_and(|n| n >= 1), "{}", run.json["usage"]);
+    assert!(run.raw.err().contains("limit processes reached"), "{}", run.raw.err());
     let run = limited(&ws).set("limits.processes", "200").run([ws.fixture("procs"), "forks=100".into()]);
     assert_eq!(run.cases().get("forks").ret, 100, "the control: below the limit");
+    assert_eq!(run.json["usage"]["processes_denied"], 0);
+    assert!(!run.raw.err().contains("limit processes"), "{}", run.raw.err());
 }
 
 #[test]

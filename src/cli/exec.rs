@@ -404,6 +404,13 @@ fn lines(report: &Report, about: &About, quiet: bool) -> String {
             }
         }
     }
+    if let Some(denied) = report.usage.as_ref().and_then(|u| u.processes_denied.value).filter(|n| *n > 0) {
+        let times = if denied == 1 { "once".to_owned() } else { format!("{denied} times") };
+        let _ = writeln!(
+            out,
+            "stockade: limit processes reached: starting a process was refused {times}; `limits.processes` says how many there may be"
+        );
+    }
     if let Some(denials) = &report.denials {
         out.push_str(&denied_lines(denials, report.limit.is_some(), isatty(std::io::stderr())));
     }

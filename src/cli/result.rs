@@ -173,6 +173,8 @@ pub struct UsageDoc {
     memory_peak_bytes: Option<u64>,
     /// Most processes and threads at once.
     processes_peak: Option<u64>,
+    /// Starts of a process or thread that `limits.processes` refused; this ends nothing by itself.
+    processes_denied: Option<u64>,
     /// Where each comes from, or why it is missing.
     sources: Sources,
 }
@@ -183,6 +185,7 @@ pub struct Sources {
     cpu_us: &'static str,
     memory_peak_bytes: &'static str,
     processes_peak: &'static str,
+    processes_denied: &'static str,
 }
 
 impl UsageDoc {
@@ -194,7 +197,13 @@ impl UsageDoc {
                 cpu_us: None,
                 memory_peak_bytes: None,
                 processes_peak: None,
-                sources: Sources { cpu_us: why, memory_peak_bytes: why, processes_peak: why },
+                processes_denied: None,
+                sources: Sources {
+                    cpu_us: why,
+                    memory_peak_bytes: why,
+                    processes_peak: why,
+                    processes_denied: why,
+                },
             };
         };
         Self {
@@ -202,10 +211,12 @@ impl UsageDoc {
             cpu_us: u.cpu_us.value,
             memory_peak_bytes: u.memory_peak_bytes.value,
             processes_peak: u.processes_peak.value,
+            processes_denied: u.processes_denied.value,
             sources: Sources {
                 cpu_us: u.cpu_us.from,
                 memory_peak_bytes: u.memory_peak_bytes.from,
                 processes_peak: u.processes_peak.from,
+                processes_denied: u.processes_denied.from,
             },
         }
     }
@@ -369,6 +380,7 @@ mod tests {
             cpu_us: measured(Some(3400), "cgroup: the whole tree"),
             memory_peak_bytes: measured(Some(1 << 20), "cgroup: the whole tree"),
             processes_peak: measured(None, "no cgroup with a processes limit counted"),
+            processes_denied: measured(None, "no cgroup with a processes limit counted"),
         });
         r.stdout = kept("naïve".as_bytes(), b"", 0);
         r.stderr = kept(b"\xffa", b"", 0);

@@ -1154,7 +1154,11 @@ fn usage(
         Some(v) => Measured { value: Some(v), from: "cgroup: the whole tree" },
         None => Measured { value: None, from: "no cgroup with a processes limit counted" },
     };
-    Usage { wall_ms, cpu_us, memory_peak_bytes, processes_peak }
+    let processes_denied = match from_cgroup(stats.map(|s| &s.processes_denied)) {
+        Some(v) => Measured { value: Some(v), from: "cgroup: the whole tree" },
+        None => Measured { value: None, from: "no cgroup with a processes limit counted" },
+    };
+    Usage { wall_ms, cpu_us, memory_peak_bytes, processes_peak, processes_denied }
 }
 
 /// What a verdict of the canaries is good for: this boot, this plan, this binary, this host, this user.

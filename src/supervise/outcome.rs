@@ -126,6 +126,9 @@ pub struct Usage {
     pub memory_peak_bytes: Measured,
     /// Most processes and threads at once.
     pub processes_peak: Measured,
+    /// Starts of a process or thread that the limit on processes refused. That ends nothing by itself: the command may
+    /// have gone on without, which it alone knows.
+    pub processes_denied: Measured,
 }
 
 /// How the tree's end was established.
