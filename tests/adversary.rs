@@ -509,3 +509,27 @@ fn a_mount_over_a_protected_name_is_made_or_refused() {
     let raw = run(".git/hooks");
     assert!(raw.code() == 125 && raw.err().contains("two entries"), "{} {}", raw.code(), raw.err());
 }
+
+/// Whoever writes the caller's profiles chooses the next command's sandbox: they are not there, wherever a source shows
+/// them, and where there are none yet, none can be left.
+#[test]
+fn the_callers_profiles_are_out_of_reach() {
+    for there in [true, false] {
+        let ws = Workspace::new("config");
+        let profile = ".config/stockade/profiles/offline.toml";
+        if there {
+            ws.file(profile, "version = 1\nextends = \"strict\"\n");
+        }
+        let run = Sandbox::new(&ws).env("HOME", ws.path()).raw(sh(&format!(
+            "mkdir -p .config/stockade/profiles; (echo 'extends = \"open\"' >{profile}) 2>/dev/null; cat {profile}"
+        )));
+        let left = std::fs::read_to_string(ws.path().join(profile));
+        if there {
+            assert_ne!(run.code(), 0, "{} {}", run.out(), run.err());
+            assert_eq!(left.unwrap(), "version = 1\nextends = \"strict\"\n");
+        } else {
+            assert!(left.is_err(), "{left:?} {}", run.err());
+            assert!(run.err().contains(".config"), "{}", run.err());
+        }
+    }
+}

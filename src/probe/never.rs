@@ -1,5 +1,5 @@
-//! Places that no executor sees, under every name that this process's mount table gives them: Stockade's state, the
-//! host's procfs, the host's root as a whole. A path alone does not tell: a bind mount shows the same elsewhere.
+//! Places that no executor sees, under every name that this process's mount table gives them: Stockade's state and the
+//! caller's profiles (a command that writes those has the next one's sandbox), the host's procfs, the host's root as a whole. A path alone does not tell: a bind mount shows the same elsewhere.
 
 use super::paths::look_up;
 use super::proc::MountLine;
@@ -11,11 +11,13 @@ use std::path::{Path, PathBuf};
 const PROCFS: u64 = 0x9fa0;
 
 const STATE: &str = "Stockade's state directory";
+const PROFILES: &str = "a directory of Stockade's profiles";
 const PROC: &str = "a procfs of the host's";
 const ROOT: &str = "the root of the host";
 
-/// Those places, `mounts` being this process's mount table and `state` the state directory, links resolved.
-pub(super) fn places(mounts: &[MountLine], state: Option<&HostPath>) -> Vec<Never> {
+/// Those places, `mounts` being this process's mount table, `state` the state directory, links resolved, and `config`
+/// where profiles may lie.
+pub(super) fn places(mounts: &[MountLine], state: Option<&HostPath>, config: &[HostPath]) -> Vec<Never> {
     let mut out: Vec<Never> = Vec::new();
     let mut add = |path: &HostPath, what, kind, inside| {
         if !out.iter().any(|n| n.path == *path || (n.inside && path.is_within(&n.path))) {
@@ -29,17 +31,19 @@ pub(super) fn places(mounts: &[MountLine], state: Option<&HostPath>) -> Vec<Neve
         Some((path, fact))
     };
     let same = |a: &PathFact, b: &PathFact| (a.dev, a.ino) == (b.dev, b.ino);
-    if let Some(state) = state {
-        add(state, STATE, Kind::Dir, true);
-        if let Ok(own) = look_up(state.as_path()) {
-            for (path, fact) in aliases(mounts, state.as_path()).iter().filter_map(|p| there(p)) {
+    let profiles = config.iter().filter_map(|dir| look_up(dir.as_path()).ok());
+    let profiles = profiles.filter(|fact| fact.kind == Kind::Dir).map(|fact| (fact.real, PROFILES));
+    for (closed, what) in state.map(|dir| (dir.clone(), STATE)).into_iter().chain(profiles) {
+        add(&closed, what, Kind::Dir, true);
+        if let Ok(own) = look_up(closed.as_path()) {
+            for (path, fact) in aliases(mounts, closed.as_path()).iter().filter_map(|p| there(p)) {
                 if same(&fact, &own) {
-                    add(&path, STATE, Kind::Dir, true);
+                    add(&path, what, Kind::Dir, true);
                 }
             }
-            let parts = parts(mounts, state.as_path());
+            let parts = parts(mounts, closed.as_path());
             for (path, fact) in parts.iter().filter_map(|p| there(p)) {
-                add(&path, STATE, fact.kind, true);
+                add(&path, what, fact.kind, true);
             }
         }
     }
@@ -107,15 +111,17 @@ mod tests {
 
     #[test]
     fn what_is_listed_is_there() {
-        let dir = tree(&["state/"]);
+        let dir = tree(&["state/", "config/stockade/"]);
+        let config = HostPath::new(dir.path().canonicalize().unwrap().join("config/stockade")).unwrap();
         let state = HostPath::new(dir.path().canonicalize().unwrap().join("state")).unwrap();
         // A line for something that is not mounted: the name leads elsewhere.
         let text =
             b"1 0 8:1 / / rw - ext4 x rw\n2 1 8:1 / /usr rw - ext4 x rw\n3 1 0:5 / /proc rw - proc x rw\n\
                      4 1 0:5 / /usr/bin rw - proc x rw\n5 1 0:5 /sys /proc/sys rw - proc x rw\n";
-        let got = places(&parse_mounts(text), Some(&state));
+        let got = places(&parse_mounts(text), Some(&state), std::slice::from_ref(&config));
         let shown: Vec<(String, &str)> = got.iter().map(|n| (n.path.to_string(), n.what)).collect();
-        let wanted = [(state.to_string(), STATE), ("/proc".to_owned(), PROC), ("/".to_owned(), ROOT)];
+        let own = [(state.to_string(), STATE), (config.to_string(), PROFILES)];
+        let wanted = [own[0].clone(), own[1].clone(), ("/proc".to_owned(), PROC), ("/".to_owned(), ROOT)];
         assert_eq!(shown, wanted);
     }
 }

@@ -78,6 +78,15 @@ pub enum GatherError {
     },
 }
 
+/// Where the caller's and the host's profiles lie, if there are any.
+fn config_dirs(request: &Request, home: Option<&HostPath>) -> Vec<HostPath> {
+    let xdg = request.caller_env.get(&OsBytes::from("XDG_CONFIG_HOME"));
+    let xdg = xdg.and_then(|dir| HostPath::new(dir.as_os_str()).ok());
+    let home = || Some(HostPath::new(home?.as_path().join(".config")).ok()?);
+    let own = xdg.or_else(home).and_then(|dir| HostPath::new(dir.as_path().join("stockade")).ok());
+    own.into_iter().chain(HostPath::new("/etc/stockade").ok()).collect()
+}
+
 /// Gathers what [`crate::plan`] needs to know about the paths of `policy` and `request`.
 ///
 /// # Errors
@@ -92,7 +101,7 @@ pub fn gather(
     let mut facts = PathFacts {
         home: home.cloned(),
         state_dir: state_dir.cloned(),
-        never: never::places(&mounts, state_dir),
+        never: never::places(&mounts, state_dir, &config_dirs(request, home)),
         ..PathFacts::default()
     };
     for path in named(policy, request) {
