@@ -9,6 +9,7 @@ use place::{Place, json};
 use serde_json::Value;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
 use std::os::unix::net::UnixListener;
+use std::path::Path;
 use std::process::Output;
 
 fn code(output: &Output) -> i32 {
@@ -229,8 +230,18 @@ fn a_profile_that_others_can_change() {
     let profile = place.at("p.toml");
     let lint = || codes(&place.run(&["policy", "lint", profile.to_str().unwrap(), "--json"]));
     assert!(lint().is_empty());
-    std::fs::set_permissions(&profile, std::fs::Permissions::from_mode(0o666)).unwrap();
+    let mode = |path: &Path, mode: u32| {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+    };
+    mode(profile.parent().unwrap(), 0o777);
     assert_eq!(lint(), ["SL043"]);
+    mode(profile.parent().unwrap(), 0o700);
+    assert!(lint().is_empty());
+    // One that everybody can change is none.
+    mode(&profile, 0o666);
+    let output = place.run(&["policy", "lint", profile.to_str().unwrap()]);
+    assert_ne!(code(&output), 0);
+    assert!(String::from_utf8_lossy(&output.stderr).contains("everybody may write to it"));
 }
 
 #[test]

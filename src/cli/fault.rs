@@ -105,7 +105,7 @@ pub fn unreadable(error: &LibraryError) -> Fault {
         (Boundary::Configuration, "profile_unreadable", "profile"),
         Some(error.path.to_string()),
         format!("cannot be read: {}", error.cause),
-        Some("a profile is a regular file of at most 64KiB that you may read".to_owned()),
+        Some("a profile is a regular file of at most 64KiB that you may read and that nobody but you and root may change".to_owned()),
     )
 }
 

@@ -4,13 +4,14 @@
 use super::fault;
 use super::meant::Caller;
 use crate::base::HostPath;
+use crate::base::text::visible;
 use crate::manifest::FILE_BYTES_MAX;
 use crate::policy::{
     self, Candidate, Library, LibraryError, Origin, PROJECT_FILE, Policy, PolicyError, SearchPlace, Setting,
     is_profile_name, search_path,
 };
 use crate::supervise::outcome::Fault;
-use rustix::fs::{CWD, Dir, FileType, Mode, OFlags, ResolveFlags, fstat, openat, openat2};
+use rustix::fs::{CWD, Dir, FileType, Mode, OFlags, ResolveFlags, Stat, fstat, openat, openat2};
 use rustix::io::Errno;
 use std::ffi::OsStr;
 use std::io::{self, Read as _};
@@ -72,7 +73,8 @@ impl Files {
             let (SearchPlace::User(dir) | SearchPlace::System(dir)) = place else { continue };
             for name in names(dir) {
                 let Some((origin, path)) = place.file(&name) else { continue };
-                match read(openat(CWD, path.as_path(), OPEN, Mode::empty()), &path, FILE_BYTES_MAX) {
+                let opened = openat(CWD, path.as_path(), OPEN, Mode::empty());
+                match read(opened, &path, FILE_BYTES_MAX, Trust::Found) {
                     Ok(Some(bytes)) => out.push((name, Ok(Candidate::new(origin, bytes)))),
                     Ok(None) => {}
                     Err(e) => out.push((name, Err(e))),
@@ -90,7 +92,7 @@ impl Library for Files {
     fn find(&self, name: &str) -> Result<Option<Candidate>, LibraryError> {
         for (origin, path) in self.places.iter().filter_map(|place| place.file(name)) {
             let opened = openat(CWD, path.as_path(), OPEN, Mode::empty());
-            if let Some(bytes) = read(opened, &path, FILE_BYTES_MAX)? {
+            if let Some(bytes) = read(opened, &path, FILE_BYTES_MAX, Trust::Found)? {
                 return Ok(Some(Candidate::new(origin, bytes)));
             }
         }
@@ -153,7 +155,7 @@ pub fn file(path: &Path, max: usize) -> Result<Candidate, Fault> {
         fault.object = Some(format!("--profile {path}"));
         fault
     })?;
-    match read(openat(CWD, path, OPEN, Mode::empty()), &shown, max) {
+    match read(openat(CWD, path, OPEN, Mode::empty()), &shown, max, Trust::Named) {
         Ok(Some(bytes)) => Ok(Candidate::new(Origin::File(shown), bytes)),
         Ok(None) => {
             let cause = io::Error::from(Errno::NOENT).to_string();
@@ -175,8 +177,55 @@ pub fn project(workspace: &HostPath) -> Result<Option<Candidate>, Fault> {
     let path = workspace.join(&rel);
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
     let opened = openat2(&dir, PROJECT_FILE, OPEN | OFlags::NOFOLLOW, Mode::empty(), resolve);
-    let bytes = read(opened, &path, FILE_BYTES_MAX).map_err(|e| fault::unreadable(&e))?;
+    let bytes = read(opened, &path, FILE_BYTES_MAX, Trust::Narrows).map_err(|e| fault::unreadable(&e))?;
     Ok(bytes.map(|bytes| Candidate::new(Origin::Project(path), bytes)))
+}
+
+/// Who may have written a profile.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Trust {
+    /// Found by its name: the caller or root alone, and what lies on the way to it as well. Else whoever owns a
+    /// directory that `HOME` leads to (which sudo may have kept) chooses the sandboxes of root.
+    Found,
+    /// Named by its path: not everybody.
+    Named,
+    /// Whoever likes: it only narrows.
+    Narrows,
+}
+
+/// Whether nobody but root, the owner of `/` and the caller can change what `stat` describes.
+fn trusted(stat: &Stat, trust: Trust) -> Result<(), String> {
+    let sticky = FileType::from_raw_mode(stat.st_mode) == FileType::Directory && stat.st_mode & 0o1000 != 0;
+    let writable = if sticky { 0 } else { stat.st_mode & 0o022 };
+    if writable & 0o002 != 0 && trust != Trust::Narrows {
+        return Err("everybody may write to it: chmod o-w".to_owned());
+    }
+    if trust != Trust::Found {
+        return Ok(());
+    }
+    // In a user namespace the host's root has another number.
+    let root = rustix::fs::stat("/").map_or(0, |s| s.st_uid);
+    if ![0, root, rustix::process::geteuid().as_raw()].contains(&stat.st_uid) {
+        return Err(format!("it belongs to uid {}, neither to you nor to root", stat.st_uid));
+    }
+    // The caller's own group is theirs alone on most hosts, and files are then made writable for it.
+    if writable & 0o020 != 0 && ![0, rustix::process::getegid().as_raw()].contains(&stat.st_gid) {
+        return Err(format!("the group {} may write to it: chmod g-w", stat.st_gid));
+    }
+    Ok(())
+}
+
+/// The same of every directory on the way to `path`.
+fn trusted_way(path: &HostPath) -> Result<(), String> {
+    for dir in path.as_path().ancestors().skip(1) {
+        let stat = rustix::fs::stat(dir).map_err(|e| io::Error::from(e).to_string());
+        let why = match stat {
+            Ok(stat) => trusted(&stat, Trust::Found),
+            Err(e) => Err(e),
+        };
+        why.map_err(|why| format!("of {}: {why}", visible(dir.as_os_str().as_bytes())))?;
+    }
+    Ok(())
 }
 
 /// The bytes of an opened profile; `None` when there is none. At most one more than may be: the reader says so.
@@ -184,17 +233,29 @@ fn read(
     opened: Result<OwnedFd, Errno>,
     path: &HostPath,
     max: usize,
+    trust: Trust,
 ) -> Result<Option<Vec<u8>>, LibraryError> {
     let fail = |cause: String| LibraryError { path: path.clone(), cause };
     let file = match opened {
         Ok(file) => file,
         Err(Errno::NOENT | Errno::NOTDIR) => return Ok(None),
+        Err(Errno::NOSYS) => {
+            return Err(fail(
+                "openat2 does not exist here: a sandbox around this process refuses it, as Stockade's own does, or \
+                 the kernel is older than 5.6"
+                    .to_owned(),
+            ));
+        }
         // ENXIO: a socket, or a FIFO's writing side.
         Err(e) => return Err(fail(io::Error::from(e).to_string())),
     };
     let stat = fstat(&file).map_err(|e| fail(io::Error::from(e).to_string()))?;
     if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
         return Err(fail("it is not a regular file".to_owned()));
+    }
+    trusted(&stat, trust).map_err(&fail)?;
+    if trust == Trust::Found {
+        trusted_way(path).map_err(&fail)?;
     }
     let mut bytes = Vec::with_capacity(usize::try_from(stat.st_size).unwrap_or(0).min(max) + 1);
     let limit = max as u64 + 1;
@@ -292,6 +353,43 @@ mod tests {
         assert_eq!(fails(files.choose(OsStr::new("ofline"))).0, "unknown_profile");
         assert_eq!(fails(files.choose(OsStr::from_bytes(b"a\xff"))).0, "profile_name");
         assert_eq!(fails(files.choose(OsStr::new(""))).0, "profile_name");
+    }
+
+    #[test]
+    fn what_others_can_change_is_no_profile() {
+        let dir = tempfile::tempdir().unwrap();
+        let profiles = dir.path().join("stockade/profiles");
+        std::fs::create_dir_all(&profiles).unwrap();
+        let at = profiles.join("mine.toml");
+        std::fs::write(&at, "version = 1\nextends = \"open\"\n").unwrap();
+        let files = Files::of(&caller(dir.path()));
+        let mode = |path: &Path, mode: u32| {
+            let mode = std::os::unix::fs::PermissionsExt::from_mode(mode);
+            std::fs::set_permissions(path, mode).unwrap();
+        };
+        let why = |choice: &OsStr| fails(files.choose(choice)).1;
+        files.choose(OsStr::new("mine")).unwrap();
+        mode(&at, 0o666);
+        let everybody = "cannot be read: everybody may write to it: chmod o-w";
+        assert_eq!(why(OsStr::new("mine")), everybody);
+        assert_eq!(why(at.as_os_str()), everybody);
+        assert!(files.all().iter().any(|(name, found)| name == "mine" && found.is_err()));
+        mode(&at, 0o600);
+        // A directory on the way counts, where a name is looked for; a path is the caller's own choice.
+        mode(&profiles, 0o777);
+        let of = format!("cannot be read: of {}: everybody may write to it: chmod o-w", profiles.display());
+        assert_eq!(why(OsStr::new("mine")), of);
+        files.choose(at.as_os_str()).unwrap();
+        mode(&profiles, 0o1777);
+        files.choose(OsStr::new("mine")).unwrap();
+        if rustix::process::geteuid().is_root() {
+            std::os::unix::fs::chown(&at, Some(12_345), None).unwrap();
+            assert_eq!(
+                why(OsStr::new("mine")),
+                "cannot be read: it belongs to uid 12345, neither to you nor to root"
+            );
+            files.choose(at.as_os_str()).unwrap();
+        }
     }
 
     #[test]
