@@ -180,6 +180,8 @@ const HOUR: u64 = 3_600_000;
 
 /// Below this not even the loader and the C library fit, whether it was written or is a share of a host's memory.
 pub const MEMORY_MIN: ByteSize = ByteSize(4 * MIB);
+/// init, the command, and what comes and goes before it: below this no executor can be built.
+const PROCESSES_MIN: u64 = 4;
 
 /// The first limit that cannot have been meant on any host: the one place that says so. What a host adds (its memory, its
 /// CPUs) is the plan's to say. Zero is refused where it would mean that nothing can run.
@@ -193,7 +195,7 @@ pub(super) fn limits(limits: &Limits) -> Result<(), (&'static str, Fault)> {
         range(&value, &Millis(min), &Millis(max)).map_err(|f| (key, f))
     };
     size("limits.memory", limits.memory.and_then(|m| m.parts().0), MEMORY_MIN.0, 1024 * TIB)?;
-    count("limits.processes", limits.processes.unwrap_or(1), 1, 1 << 22)?;
+    count("limits.processes", limits.processes.unwrap_or(PROCESSES_MIN), PROCESSES_MIN, 1 << 22)?;
     // The parser keeps CpuShare within its own range.
     time("limits.wall", limits.wall.unwrap_or(Millis(1)), 1, 366 * 24 * HOUR)?;
     time("limits.grace", limits.grace, 0, HOUR)?;
@@ -293,7 +295,7 @@ mod tests {
             limits(&changed).unwrap_err().0
         };
         assert_eq!(refused(|l| l.memory = Some("4095KiB".parse().unwrap())), "limits.memory");
-        assert_eq!(refused(|l| l.processes = Some(0)), "limits.processes");
+        assert_eq!(refused(|l| l.processes = Some(3)), "limits.processes");
         assert_eq!(refused(|l| l.wall = Some(Millis(0))), "limits.wall");
         assert_eq!(refused(|l| l.open_files = 7), "limits.open_files");
         assert_eq!(refused(|l| l.stack = ByteSize(127 * KIB)), "limits.stack");

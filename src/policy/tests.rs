@@ -254,7 +254,7 @@ fn kinds() -> Vec<BoxedStrategy<String>> {
         (fixed, fixed_size).prop_map(|(k, v)| format!("{k} = \"{v}\"")),
         prop::sample::select(vec!["50%", "100%", "1GiB,50%", "64MiB,100%"])
             .prop_map(|v| format!("limits.memory = \"{v}\"")),
-        prop::sample::select(vec!["1", "9999", "\"none\""]).prop_map(|v| format!("limits.processes = {v}")),
+        prop::sample::select(vec!["8", "9999", "\"none\""]).prop_map(|v| format!("limits.processes = {v}")),
         prop::sample::select(vec!["50%", "400%", "none"]).prop_map(|v| format!("limits.cpu = \"{v}\"")),
         prop::sample::select(vec!["1s", "2h", "none"]).prop_map(|v| format!("limits.wall = \"{v}\"")),
         prop::sample::select(vec!["0s", "5s"]).prop_map(|v| format!("limits.grace = \"{v}\"")),

@@ -20,8 +20,13 @@ use std::path::{Component, Path, PathBuf};
 
 /// The largest file below `/etc` that is copied rather than mounted, and the largest `.git` file read.
 pub const COPY_BYTES_MAX: u64 = 4096;
-/// Entries read of one directory.
+/// What patterns may match in the workspace.
 pub const ENTRIES_MAX: usize = 4096;
+/// Entries read of one directory whose matching names alone are kept: a command may fill a directory, and is not to keep
+/// the next one from running.
+pub(super) const READ_MAX: usize = 1 << 20;
+/// Names kept of one directory; the sweep after a run looks at no more, and calls the run broken.
+pub(super) const NAMES_MAX: usize = 1 << 16;
 /// Names of another root's top level.
 const TOP_NAMES_MAX: usize = 256;
 
@@ -55,8 +60,8 @@ pub enum GatherError {
     },
     /// A directory in which a pattern must be matched is too large.
     #[error(
-        "the directory {dir} must be searched for the pattern {pattern} and holds more than {ENTRIES_MAX} entries; \
-         name the files without `*`, or keep them in a directory of their own"
+        "the directory {dir} of the workspace must be searched for the pattern {pattern} and holds too much for that \
+         (at the top {READ_MAX} entries, below it {NAMES_MAX}); remove some, or name the files without `*`"
     )]
     TooManyEntries {
         /// Which.

@@ -2,7 +2,7 @@
 //! workspace's descriptor without following links. The tree is another's to change while we look.
 
 use super::listing::{Listing, Seen, list};
-use super::paths::{ENTRIES_MAX, GatherError, kind, wild_tops};
+use super::paths::{ENTRIES_MAX, GatherError, NAMES_MAX, READ_MAX, kind, wild_tops};
 use crate::base::text::visible;
 use crate::base::{RelPath, name_matches};
 use crate::plan::Kind;
@@ -57,7 +57,7 @@ impl Beneath {
         let wild: Vec<&OsStr> = wild_tops(patterns).collect();
         if !wild.is_empty() {
             let matches = |name: &OsStr| wild.iter().any(|w| name_matches(w.as_bytes(), name.as_bytes()));
-            let listing = new.read(Path::new("."), matches);
+            let listing = new.read(Path::new("."), READ_MAX, matches);
             let names = listing.map(|listing| {
                 listing.map(|listing| {
                     new.seen = listing.seen;
@@ -69,9 +69,9 @@ impl Beneath {
         new
     }
 
-    fn read(&self, dir: &Path, keep: impl Fn(&OsStr) -> bool) -> Result<Option<Listing>, Errno> {
+    fn read(&self, dir: &Path, max: usize, keep: impl Fn(&OsStr) -> bool) -> Result<Option<Listing>, Errno> {
         let fd = open_beneath(&self.root, dir, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NONBLOCK)?;
-        list(fd, ENTRIES_MAX, keep)
+        list(fd, max, keep)
     }
 
     pub(super) fn root(&self) -> &OwnedFd {
@@ -114,7 +114,7 @@ impl Beneath {
         let at = if dir.as_os_str().is_empty() { Path::new(".") } else { dir };
         let listing = match self.lacks(dir) {
             true => Err(Errno::NOENT),
-            false => self.read(at, |_| true),
+            false => self.read(at, NAMES_MAX, |_| true),
         };
         let listing = Rc::new(listing.map(|read| read.map(|listing| listing.names)));
         self.listings.insert(dir.to_path_buf(), Rc::clone(&listing));
@@ -149,7 +149,8 @@ fn expand(
     at.extend(&parts[..wild.unwrap_or(parts.len())]);
     let Some(wild) = wild else { return literal(beneath, &at, found) };
     let rest = &parts[wild + 1..];
-    let shown = || visible(at.as_os_str().as_bytes());
+    let shown =
+        || if at.as_os_str().is_empty() { ".".to_owned() } else { visible(at.as_os_str().as_bytes()) };
     let listing = beneath.list(&at);
     let all = match listing.as_ref() {
         Ok(Some(all)) => all,
@@ -322,11 +323,25 @@ mod tests {
     #[test]
     fn too_many_entries_are_an_error_and_only_where_they_must_be_read() {
         let dir = tree(&[".env"]);
-        for n in 0..10_000 {
-            std::fs::write(dir.path().join(format!("n{n}")), "").unwrap();
+        std::fs::create_dir(dir.path().join("below")).unwrap();
+        let file = dir.path().join("file");
+        std::fs::write(&file, "").unwrap();
+        for n in 0..=NAMES_MAX {
+            // A file has so many names at most.
+            if n % 50_000 == 0 {
+                std::fs::remove_file(&file).unwrap();
+                std::fs::write(&file, "").unwrap();
+            }
+            std::fs::hard_link(&file, dir.path().join(format!("below/n{n}"))).unwrap();
         }
-        assert!(matches!(found(dir.path(), &["*.pem"]), Err(GatherError::TooManyEntries { .. })));
-        assert_eq!(found(dir.path(), &[".env"]).unwrap(), shown(&[(".env", Kind::File)]));
+        let Err(error) = found(dir.path(), &["below/*.pem"]) else { panic!("searched") };
+        assert!(matches!(error, GatherError::TooManyEntries { .. }));
+        assert!(error.to_string().contains("the directory below of the workspace"), "{error}");
+        assert_eq!(found(dir.path(), &[".env", "below/n1"]).unwrap().len(), 2);
+        // At the top such a number keeps nothing from being found.
+        let top = dir.path().join("below");
+        std::fs::rename(top.join("n77"), top.join("n77.pem")).unwrap();
+        assert_eq!(found(&top, &["*.pem"]).unwrap(), shown(&[("n77.pem", Kind::File)]));
     }
 
     #[test]
