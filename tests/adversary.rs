@@ -510,6 +510,22 @@ fn a_mount_over_a_protected_name_is_made_or_refused() {
     assert!(raw.code() == 125 && raw.err().contains("two entries"), "{} {}", raw.code(), raw.err());
 }
 
+/// A hidden name may be a link: what it leads to in the workspace is as hidden, and as held in its place.
+#[test]
+fn a_hidden_link_hides_what_it_leads_to() {
+    let ws = Workspace::new("hidden-link");
+    ws.file("real/key", "SECRET");
+    std::os::unix::fs::symlink("real/key", ws.path().join("id_rsa")).unwrap();
+    std::os::unix::fs::symlink(ws.path().join("real/key"), ws.path().join(".env")).unwrap();
+    // Made by an earlier command, to have this one miss what it needs.
+    ws.file("src/main.rs", "fn main() {}");
+    std::os::unix::fs::symlink("src", ws.path().join(".ssh")).unwrap();
+    let run =
+        Sandbox::new(&ws).run(sh("cat id_rsa .env real/key; mv real gone; cat gone/key; cat src/main.rs"));
+    run.expect_exit(0);
+    assert_eq!(run.out(), "fn main() {}", "{}", run.err());
+}
+
 /// Whoever writes the caller's profiles chooses the next command's sandbox: they are not there, wherever a source shows
 /// them, and where there are none yet, none can be left.
 #[test]

@@ -873,7 +873,7 @@ impl Table {
         let target = request.at.clone().unwrap_or_else(|| dir.as_sandbox());
         check_target(&target)?;
         self.tree(dir, &fact.root, &target, access, &fact.protected)?;
-        // A link holds nothing; what it leads to is hidden by its own name, or is not there.
+        // A link holds nothing; the file of the workspace that it leads to is hidden beside it.
         for (rel, kind) in fact.hidden.iter().filter(|(_, kind)| *kind != Kind::Symlink) {
             if self.is_covered(&target, &below(&target, rel)) {
                 continue;

@@ -87,7 +87,7 @@ pub enum GatherError {
 fn config_dirs(request: &Request, home: Option<&HostPath>) -> Vec<HostPath> {
     let xdg = request.caller_env.get(&OsBytes::from("XDG_CONFIG_HOME"));
     let xdg = xdg.and_then(|dir| HostPath::new(dir.as_os_str()).ok());
-    let home = || Some(HostPath::new(home?.as_path().join(".config")).ok()?);
+    let home = || HostPath::new(home?.as_path().join(".config")).ok();
     let own = xdg.or_else(home).and_then(|dir| HostPath::new(dir.as_path().join("stockade")).ok());
     own.into_iter().chain(HostPath::new("/etc/stockade").ok()).collect()
 }
@@ -401,7 +401,7 @@ fn of_workspace(
     let patterns = policy.workspace.protect.iter().chain(&policy.workspace.hide);
     let mut beneath = Beneath::new(fd, patterns);
     let mut protected = workspace::matches(&mut beneath, &policy.workspace.protect)?;
-    let hidden = workspace::matches(&mut beneath, &policy.workspace.hide)?;
+    let mut hidden = workspace::matches(&mut beneath, &policy.workspace.hide)?;
     let guards_git = policy.workspace.protect.iter().any(|p| p.as_path().starts_with(".git"));
     let dot_git = beneath.kind(Path::new(".git"));
     let (sources, key) = match policy.workspace.access {
@@ -430,12 +430,34 @@ fn of_workspace(
     {
         protected.push((name, kind));
     }
+    let led = behind_links(beneath.root(), &out.root.real, &hidden, &protected);
+    hidden.extend(led);
     if protected.len() > ENTRIES_MAX || hidden.len() > ENTRIES_MAX {
         return Err(GatherError::TooManyMatches);
     }
     out.protected = workspace::without_nested(protected);
     out.hidden = workspace::without_nested(hidden);
     Ok(out)
+}
+
+/// The files of the workspace that hidden links lead to: nothing can be mounted over a link, so what it leads to is
+/// hidden instead. Files alone, and none that is protected: a command could have made the link, to have the next one
+/// miss a directory.
+fn behind_links(
+    root: &OwnedFd,
+    real: &HostPath,
+    hidden: &[(RelPath, Kind)],
+    protected: &[(RelPath, Kind)],
+) -> Vec<(RelPath, Kind)> {
+    let links = hidden.iter().filter(|(_, kind)| *kind == Kind::Symlink);
+    let led = links.filter_map(|(link, _)| {
+        let fd = fs::openat(root, link.as_path(), OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok()?;
+        let fact = fact(&fd).ok().filter(|fact| fact.kind == Kind::File)?;
+        let rel = fact.real.below(real)?;
+        let held = protected.iter().any(|(held, _)| rel.is_within(held));
+        (!held).then_some((rel, Kind::File))
+    });
+    led.collect()
 }
 
 /// Whether `path` is a top-level name of the base root.

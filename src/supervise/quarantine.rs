@@ -8,7 +8,7 @@ use crate::base::text::visible;
 use crate::base::{HostPath, OsBytes, RelPath, name_matches};
 use crate::plan::{FsOp, Plan};
 use crate::probe::{Seen, list, names};
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags, ResolveFlags};
+use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, RenameFlags, ResolveFlags, Uid};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -499,12 +499,19 @@ impl Tree {
     fn place_for(&self, run: &str) -> Result<OwnedFd, Errno> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let mut dir = rustix::io::fcntl_dupfd_cloexec(&self.root, 3)?;
+        let owner = rustix::fs::statat(&self.root, c"", AtFlags::EMPTY_PATH)?;
         for name in [PLACE, run] {
-            match rustix::fs::mkdirat(&dir, name, Mode::RWXU) {
-                Ok(()) | Err(Errno::EXIST) => {}
+            let made = match rustix::fs::mkdirat(&dir, name, Mode::RWXU) {
+                Ok(()) => true,
+                Err(Errno::EXIST) => false,
                 Err(e) => return Err(e),
-            }
+            };
             dir = rustix::fs::openat(&dir, name, flags, Mode::empty())?;
+            // What was moved is for the workspace's owner to look at, also when root runs us.
+            if made && rustix::process::geteuid().is_root() {
+                let owner = (Uid::from_raw(owner.st_uid), Gid::from_raw(owner.st_gid));
+                rustix::fs::fchown(&dir, Some(owner.0), Some(owner.1))?;
+            }
         }
         Ok(dir)
     }
@@ -545,6 +552,9 @@ mod tests {
     #[test]
     fn created_names_are_moved_and_known_ones_are_not() {
         let dir = tempfile::tempdir().unwrap();
+        let own = rustix::process::geteuid();
+        let whose = if own.is_root() { 12_345 } else { own.as_raw() };
+        std::os::unix::fs::chown(dir.path(), Some(whose), None).unwrap();
         std::fs::create_dir_all(dir.path().join(".git/hooks")).unwrap();
         std::fs::write(dir.path().join(".git/hooks/pre-commit"), "x").unwrap();
         std::fs::write(dir.path().join(".git/config"), "x").unwrap();
@@ -553,7 +563,10 @@ mod tests {
         assert_eq!(made[0].path, OsBytes::from(".git/hooks"));
         assert!(!dir.path().join(".git/hooks").exists());
         assert!(dir.path().join(".git/config").exists());
-        assert!(dir.path().join(".stockade-quarantine/r/0-hooks/pre-commit").exists());
+        let place = dir.path().join(".stockade-quarantine/r");
+        assert!(place.join("0-hooks/pre-commit").exists());
+        let owner = |path: &Path| std::os::unix::fs::MetadataExt::uid(&std::fs::metadata(path).unwrap());
+        assert_eq!((owner(&place), owner(place.parent().unwrap())), (whose, whose));
     }
 
     #[test]

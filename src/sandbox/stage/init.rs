@@ -264,13 +264,16 @@ fn child_signals() -> nix::Result<SignalFd> {
     SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)
 }
 
+/// A mount's id and its mount point, as mountinfo writes them.
+type MountAt = (Vec<u8>, Vec<u8>);
+
 /// Mount points that must stay where they are: a host that renames or replaces what a mask or protection is
 /// mounted on takes it away.
 struct MaskWatch {
     own_proc: OwnedFd,
     info: OwnedFd,
     /// Mount id and mount point of each, and which operation it is.
-    expected: Vec<((Vec<u8>, Vec<u8>), usize)>,
+    expected: Vec<(MountAt, usize)>,
 }
 
 impl MaskWatch {
@@ -285,7 +288,7 @@ impl MaskWatch {
         }
         let info = Self::open(&own_proc)?;
         let now = Self::read(&info)?;
-        let held = |mount: (Vec<u8>, Vec<u8>)| Some((*places.get(mount.1.as_slice())?, mount));
+        let held = |mount: MountAt| Some((*places.get(mount.1.as_slice())?, mount));
         let expected = now.into_iter().filter_map(held).map(|(index, mount)| (mount, index)).collect();
         Ok(Some(Self { own_proc, info, expected }))
     }
@@ -295,7 +298,7 @@ impl MaskWatch {
     }
 
     /// Mount ids and mount points. proc_pid_mountinfo(5).
-    fn read(info: &OwnedFd) -> io::Result<Vec<(Vec<u8>, Vec<u8>)>> {
+    fn read(info: &OwnedFd) -> io::Result<Vec<MountAt>> {
         let mut text = Vec::new();
         let mut chunk = [0; 16384];
         let mut at = 0;
