@@ -404,3 +404,140 @@ fn the_callers_peculiarities_stay_outside() {
     assert!(out.starts_with("0022\n0\ny\n"), "{out}");
     assert!(out.contains("SigIgn:\t0000000000000000") && out.contains("SigBlk:\t0000000000000000"), "{out}");
 }
+
+#[test]
+fn npm_with_a_local_dependency() {
+    if !host_has("npm") {
+        return;
+    }
+    let ws = Workspace::new("npm");
+    ws.file("dep/package.json", r#"{"name":"dep","version":"1.0.0","main":"i.js"}"#);
+    ws.file("dep/i.js", "module.exports = 42;\n");
+    ws.file(
+        "package.json",
+        r#"{"name":"app","version":"1.0.0","dependencies":{"dep":"file:./dep-1.0.0.tgz"},"scripts":{"test":"node t.js","preinstall":"echo ran >pre"}}"#,
+    );
+    ws.file("t.js", "if (require('dep') !== 42) process.exit(3); console.log('fine');\n");
+    let run = works(
+        &ws,
+        "(cd dep && npm pack --silent --pack-destination .. >/dev/null)\n\
+         npm install --offline --no-audit --no-fund --silent\nrm -rf node_modules\nnpm ci --offline --no-audit --no-fund --silent\n\
+         npm test --silent; npx --offline --no-install node -e 0; cat pre",
+    );
+    assert_eq!(run.out(), "fine\nran\n", "{}", run.err());
+}
+
+#[test]
+fn pip_in_an_environment_of_its_own() {
+    let ws = Workspace::new("pip");
+    // What building a wheel comes to, without the tools for it.
+    ws.file(
+        "wheel.py",
+        r#"
+import base64, hashlib, zipfile
+files = {"dep.py": "ANSWER = 42\n",
+    "dep-1.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: dep\nVersion: 1.0\n",
+    "dep-1.0.dist-info/WHEEL": "Wheel-Version: 1.0\nGenerator: t\nRoot-Is-Purelib: true\nTag: py3-none-any\n"}
+record = ""
+for name, text in files.items():
+    digest = base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).rstrip(b"=").decode()
+    record += f"{name},sha256={digest},{len(text)}\n"
+with zipfile.ZipFile("dep-1.0-py3-none-any.whl", "w") as z:
+    for name, text in files.items(): z.writestr(name, text)
+    z.writestr("dep-1.0.dist-info/RECORD", record + "dep-1.0.dist-info/RECORD,,\n")
+"#,
+    );
+    if !host_has("python3") {
+        return;
+    }
+    let bare = Command::new("python3").args(["-c", "import ensurepip, venv"]).output();
+    if !bare.is_ok_and(|o| o.status.success()) {
+        return skip("python3 has no venv and ensurepip");
+    }
+    let run = works(
+        &ws,
+        "python3 wheel.py\npython3 -m venv env\n./env/bin/pip install --quiet --no-index --disable-pip-version-check ./dep-1.0-py3-none-any.whl\n\
+         ./env/bin/python -c 'import dep; print(dep.ANSWER)'",
+    );
+    assert_eq!(run.out(), "42\n", "{}", run.err());
+}
+
+#[test]
+fn go_with_a_vendored_module() {
+    if !host_has("go") {
+        return;
+    }
+    let ws = Workspace::new("go");
+    ws.file("go.mod", "module example.invalid/app\n\ngo 1.18\n\nrequire example.invalid/dep v1.0.0\n");
+    ws.file(
+        "main.go",
+        "package main\n\nimport (\n\t\"example.invalid/dep\"\n\t\"fmt\"\n)\n\nfunc main() {\n\tdone := make(chan int)\n\tfor i := 0; i < 1000; i++ {\n\t\tgo func() { done <- 1 }()\n\t}\n\tn := 0\n\tfor i := 0; i < 1000; i++ {\n\t\tn += <-done\n\t}\n\tfmt.Println(dep.Answer, n)\n}\n",
+    );
+    ws.file("main_test.go", "package main\n\nimport \"testing\"\n\nfunc TestIt(t *testing.T) {}\n");
+    ws.file("vendor/example.invalid/dep/d.go", "package dep\n\nconst Answer = 42\n");
+    ws.file("vendor/modules.txt", "# example.invalid/dep v1.0.0\n## explicit\nexample.invalid/dep\n");
+    let run = works(
+        &ws,
+        "go build -mod=vendor -o app .\n./app\ngo test -mod=vendor . >/dev/null\ngo vet -mod=vendor .",
+    );
+    assert_eq!(run.out(), "42 1000\n", "{}", run.err());
+}
+
+#[test]
+fn a_java_virtual_machine() {
+    if !host_has("javac") || !host_has("jar") {
+        return;
+    }
+    let ws = Workspace::new("java");
+    ws.file(
+        "T.java",
+        r#"
+import java.util.concurrent.*;
+public class T {
+    public static void main(String[] a) throws Exception {
+        ExecutorService pool = Executors.newFixedThreadPool(64);
+        int n = 0;
+        Callable<Integer> one = () -> 1;
+        for (Future<Integer> f : pool.invokeAll(java.util.Collections.nCopies(500, one))) n += f.get();
+        pool.shutdown();
+        java.nio.file.Path p = java.nio.file.Files.createTempFile("t", "x");
+        java.nio.file.Files.write(p, new byte[1 << 20]);
+        java.net.ServerSocket s = new java.net.ServerSocket(0, 1, java.net.InetAddress.getLoopbackAddress());
+        new java.net.Socket(s.getInetAddress(), s.getLocalPort()).close();
+        Process q = new ProcessBuilder("sh", "-c", "exit 3").start();
+        System.out.println("fine " + n + " " + q.waitFor() + " " + System.getProperty("user.name"));
+    }
+}
+"#,
+    );
+    let run = works(&ws, "javac T.java\njar cfe t.jar T T*.class\njava -jar t.jar");
+    assert_eq!(run.out(), "fine 500 3 agent\n", "{}", run.err());
+}
+
+#[test]
+fn cmake_configures_and_builds() {
+    if !host_has("cmake") {
+        return;
+    }
+    let ws = Workspace::new("cmake");
+    ws.file("CMakeLists.txt", "cmake_minimum_required(VERSION 3.10)\nproject(t C)\nadd_executable(t t.c)\nenable_testing()\nadd_test(NAME t COMMAND t)\n");
+    ws.file("t.c", "int main(void) { return 0; }\n");
+    works(
+        &ws,
+        "cmake -S . -B build >/dev/null\ncmake --build build -j2 >/dev/null\ncd build\nctest --output-on-failure >/dev/null",
+    );
+}
+
+#[test]
+fn many_threads() {
+    let ws = Workspace::new("threads");
+    ws.file(
+        "t.c",
+        "#include <pthread.h>\n#include <stdio.h>\nstatic void *f(void *x) { return x; }\n\
+         int main(void) { pthread_t t[200]; int n = 0;\n\
+         for (int round = 0; round < 20; round++) { for (int i = 0; i < 200; i++) if (pthread_create(&t[i], 0, f, 0)) return 3;\n\
+         for (int i = 0; i < 200; i++, n++) pthread_join(t[i], 0); }\nprintf(\"%d\\n\", n); }\n",
+    );
+    let run = works(&ws, "cc -O1 -pthread -o t t.c\n./t");
+    assert_eq!(run.out(), "4000\n", "{}", run.err());
+}
