@@ -68,11 +68,22 @@ fn sources() -> PathBuf {
 pub fn home() -> PathBuf {
     static HOME: OnceLock<PathBuf> = OnceLock::new();
     HOME.get_or_init(|| {
-        let at = std::env::var_os("STOCKADE_TEST_HOME").map_or_else(|| tmp().join("home"), PathBuf::from);
+        let at = std::env::var_os("STOCKADE_TEST_HOME").map_or_else(beside_scratch, PathBuf::from);
         make_dir(&at, 0o755);
         at
     })
     .clone()
+}
+
+/// Not below what is private inside, where a workspace would bring directories that the tests expect to be absent: a
+/// checkout may lie there.
+fn beside_scratch() -> PathBuf {
+    let below = ["/tmp", "/var/tmp", "/run", "/dev/shm"].iter().any(|scratch| tmp().starts_with(scratch));
+    match std::env::var_os("HOME").filter(|_| below && !root()) {
+        Some(home) => PathBuf::from(home).join(".cache/stockade-tests"),
+        None if below => PathBuf::from("/var/lib/stockade-tests"),
+        None => tmp().join("home"),
+    }
 }
 
 fn make_dir(at: &Path, mode: u32) {
