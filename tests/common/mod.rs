@@ -81,7 +81,7 @@ fn beside_scratch() -> PathBuf {
     let below = ["/tmp", "/var/tmp", "/run", "/dev/shm"].iter().any(|scratch| tmp().starts_with(scratch));
     match std::env::var_os("HOME").filter(|_| below && !root()) {
         Some(home) => PathBuf::from(home).join(".cache/stockade-tests"),
-        None if below => PathBuf::from("/srv/stockade-tests"),
+        None if below => PathBuf::from("/home/.stockade-tests"),
         None => tmp().join("home"),
     }
 }
