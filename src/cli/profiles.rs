@@ -13,14 +13,16 @@ use crate::policy::{
 use crate::supervise::outcome::Fault;
 use rustix::fs::{CWD, Dir, FileType, Mode, OFlags, ResolveFlags, Stat, fstat, openat, openat2};
 use rustix::io::Errno;
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::io::{self, Read as _};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Names looked at in one directory of profiles.
 const NAMES_MAX: usize = 4096;
+/// Links followed on the way to a profile, as many as the kernel follows: path_resolution(7).
+const LINKS_MAX: u32 = 40;
 /// Nothing waits in open(2): not for a FIFO's other side, not for a lease.
 const OPEN: OFlags = OFlags::RDONLY.union(OFlags::NONBLOCK).union(OFlags::NOCTTY).union(OFlags::CLOEXEC);
 
@@ -193,7 +195,17 @@ enum Trust {
     Narrows,
 }
 
-/// Whether nobody but root, the owner of `/` and the caller can change what `stat` describes.
+/// Whether root, the owner of `/` or the caller owns what `stat` describes.
+fn owned(stat: &Stat) -> Result<(), String> {
+    // In a user namespace the host's root has another number.
+    let root = rustix::fs::stat("/").map_or(0, |s| s.st_uid);
+    match [0, root, rustix::process::geteuid().as_raw()].contains(&stat.st_uid) {
+        true => Ok(()),
+        false => Err(format!("it belongs to uid {}, neither to you nor to root", stat.st_uid)),
+    }
+}
+
+/// Whether nobody but them can change what `stat` describes.
 fn trusted(stat: &Stat, trust: Trust) -> Result<(), String> {
     let sticky = FileType::from_raw_mode(stat.st_mode) == FileType::Directory && stat.st_mode & 0o1000 != 0;
     let writable = if sticky { 0 } else { stat.st_mode & 0o022 };
@@ -203,11 +215,7 @@ fn trusted(stat: &Stat, trust: Trust) -> Result<(), String> {
     if trust != Trust::Found {
         return Ok(());
     }
-    // In a user namespace the host's root has another number.
-    let root = rustix::fs::stat("/").map_or(0, |s| s.st_uid);
-    if ![0, root, rustix::process::geteuid().as_raw()].contains(&stat.st_uid) {
-        return Err(format!("it belongs to uid {}, neither to you nor to root", stat.st_uid));
-    }
+    owned(stat)?;
     // The caller's own group is theirs alone on most hosts, and files are then made writable for it.
     if writable & 0o020 != 0 && ![0, rustix::process::getegid().as_raw()].contains(&stat.st_gid) {
         return Err(format!("the group {} may write to it: chmod g-w", stat.st_gid));
@@ -215,15 +223,45 @@ fn trusted(stat: &Stat, trust: Trust) -> Result<(), String> {
     Ok(())
 }
 
-/// The same of every directory on the way to `path`.
+/// The same of every directory that is gone through to reach `path`, and the owner of every link: whoever can change one
+/// of them chooses the file, wherever it lies.
 fn trusted_way(path: &HostPath) -> Result<(), String> {
-    for dir in path.as_path().ancestors().skip(1) {
-        let stat = rustix::fs::stat(dir).map_err(|e| io::Error::from(e).to_string());
-        let why = match stat {
-            Ok(stat) => trusted(&stat, Trust::Found),
-            Err(e) => Err(e),
-        };
-        why.map_err(|why| format!("of {}: {why}", visible(dir.as_os_str().as_bytes())))?;
+    let parts = |path: &Path| -> Vec<OsString> {
+        path.iter().rev().filter(|part| *part != "/" && *part != ".").map(OsStr::to_os_string).collect()
+    };
+    let mut left = parts(path.as_path());
+    let mut at = PathBuf::from("/");
+    let mut links = 0;
+    while let Some(part) = left.pop() {
+        let of = |at: &Path, why| format!("of {}: {why}", visible(at.as_os_str().as_bytes()));
+        let words = |at: &Path, e: Errno| of(at, io::Error::from(e).to_string());
+        // Before a name in it is looked up, `..` as well.
+        let dir = rustix::fs::lstat(&at).map_err(|e| words(&at, e))?;
+        trusted(&dir, Trust::Found).map_err(|why| of(&at, why))?;
+        if part == ".." {
+            at.pop();
+            continue;
+        }
+        at.push(part);
+        let stat = rustix::fs::lstat(&at).map_err(|e| words(&at, e))?;
+        if FileType::from_raw_mode(stat.st_mode) != FileType::Symlink {
+            continue;
+        }
+        // In a sticky directory everybody can make one.
+        owned(&stat).map_err(|why| of(&at, why))?;
+        links += 1;
+        if links > LINKS_MAX {
+            return Err(words(&at, Errno::LOOP));
+        }
+        let to = rustix::fs::readlink(&at, Vec::new()).map_err(|e| words(&at, e))?;
+        let to = Path::new(OsStr::from_bytes(to.as_bytes()));
+        left.extend(parts(to));
+        // The link's own directory, or the root.
+        if to.is_absolute() {
+            at = PathBuf::from("/")
+        } else {
+            at.pop();
+        }
     }
     Ok(())
 }
@@ -390,6 +428,51 @@ mod tests {
             );
             files.choose(at.as_os_str()).unwrap();
         }
+    }
+
+    #[test]
+    fn links_on_the_way_lead_to_no_place_of_others() {
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().canonicalize().unwrap().join(name);
+        let others = at("others");
+        for made in ["stockade", "others/real", "own/real", "sticky"] {
+            std::fs::create_dir_all(at(made)).unwrap();
+        }
+        for real in ["others/real", "own/real"] {
+            std::fs::write(at(real).join("mine.toml"), "version = 1\nextends = \"open\"\n").unwrap();
+        }
+        std::os::unix::fs::symlink("../own/real", others.join("hop")).unwrap();
+        std::os::unix::fs::symlink("../own/real", at("sticky/theirs")).unwrap();
+        std::os::unix::fs::lchown(at("sticky/theirs"), Some(12_345), None).unwrap();
+        std::fs::set_permissions(at("sticky"), std::os::unix::fs::PermissionsExt::from_mode(0o1777)).unwrap();
+        std::os::unix::fs::chown(&others, Some(12_345), None).unwrap();
+        let files = Files::of(&caller(&at("")));
+        let linked = |to: &Path, name: &str| {
+            let link = at("stockade").join(name);
+            std::os::unix::fs::symlink(to, &link).unwrap();
+            let chosen = files.choose(OsStr::new("mine"));
+            std::fs::remove_file(&link).unwrap();
+            chosen
+        };
+        let refused = |at: &Path| {
+            format!(
+                "cannot be read: of {}: it belongs to uid 12345, neither to you nor to root",
+                at.display()
+            )
+        };
+        // The control: a link is no fault.
+        linked(&at("own/real"), "profiles").unwrap();
+        linked(Path::new("../own/./real"), "profiles").unwrap();
+        assert_eq!(fails(linked(&others.join("real"), "profiles")).1, refused(&others));
+        assert_eq!(fails(linked(Path::new("../others/real/../../own/real"), "profiles")).1, refused(&others));
+        // Two links, of which the second is theirs to change.
+        assert_eq!(fails(linked(&others.join("hop"), "profiles")).1, refused(&others));
+        assert_eq!(fails(linked(&at("sticky/theirs"), "profiles")).1, refused(&at("sticky/theirs")));
+        std::fs::create_dir(at("stockade/profiles")).unwrap();
+        assert_eq!(fails(linked(&others.join("real/mine.toml"), "profiles/mine.toml")).1, refused(&others));
     }
 
     #[test]
