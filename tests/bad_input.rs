@@ -187,6 +187,9 @@ fn mounts() {
         ("rw_state_dir", vec!["--rw".into(), format!("{}:/data", common::state_dir().display())]),
         ("at_relative", vec!["--at".into(), "work".into()]),
         ("at_dotdot", vec!["--at".into(), "/work/../etc".into()]),
+        ("at_etc", vec!["--at".into(), "/etc".into()]),
+        ("at_home", vec!["--at".into(), "/home".into()]),
+        ("at_var", vec!["--at".into(), "/var".into()]),
         ("root_missing", vec!["--root".into(), "/nonexistent/root".into()]),
         ("root_is_a_file", vec!["--root".into(), ws.at("file")]),
     ];

@@ -27,6 +27,29 @@ fn may() -> bool {
 }
 
 #[test]
+fn the_least_that_may_be_asked_for_starts() {
+    let ws = Workspace::new("least");
+    for (key, below, least) in [
+        ("memory", "4095KiB", "4MiB"),
+        ("processes", "3", "4"),
+        ("open_files", "15", "16"),
+        ("stack", "127KiB", "128KiB"),
+        ("scratch", "1023KiB", "1MiB"),
+        ("scratch_inodes", "255", "256"),
+    ] {
+        let key = format!("limits.{key}");
+        for extra in [None, Some("--tty"), Some("--trace-denials")] {
+            let with = |value| extra.into_iter().fold(Sandbox::new(&ws).set(&key, value), Sandbox::option);
+            let raw = with(least).raw(["true"]);
+            assert_eq!(raw.code(), 0, "{key}={least} {extra:?}: {}", raw.err());
+            let raw = with(below).raw(["true"]);
+            assert_eq!(raw.code(), 125, "{key}={below} {extra:?}");
+            assert!(raw.err().contains(&format!("{key}: ")), "{}", raw.err());
+        }
+    }
+}
+
+#[test]
 fn memory_is_limited_for_the_whole_tree() {
     if !may() {
         return;

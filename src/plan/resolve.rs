@@ -872,6 +872,10 @@ impl Table {
         }
         let target = request.at.clone().unwrap_or_else(|| dir.as_sandbox());
         check_target(&target)?;
+        // The executor puts files, links and its own home there, and makes no place for them in the workspace.
+        if target == at("/etc") || target == at("/var") || home(policy.user).is_within(&target) {
+            return Err(PlanError::ReservedTarget(target));
+        }
         self.tree(dir, &fact.root, &target, access, &fact.protected)?;
         // A link holds nothing; the file of the workspace that it leads to is hidden beside it.
         for (rel, kind) in fact.hidden.iter().filter(|(_, kind)| *kind != Kind::Symlink) {

@@ -183,6 +183,9 @@ pub const MEMORY_MIN: ByteSize = ByteSize(4 * MIB);
 /// init, the command, and what comes and goes before it: below this no executor can be built.
 const PROCESSES_MIN: u64 = 4;
 
+/// Three of the command's own, and those with which the executor starts it: up to 14, with a terminal.
+const OPEN_FILES_MIN: u64 = 16;
+
 /// The first limit that cannot have been meant on any host: the one place that says so. What a host adds (its memory, its
 /// CPUs) is the plan's to say. Zero is refused where it would mean that nothing can run.
 pub(super) fn limits(limits: &Limits) -> Result<(), (&'static str, Fault)> {
@@ -200,8 +203,7 @@ pub(super) fn limits(limits: &Limits) -> Result<(), (&'static str, Fault)> {
     time("limits.wall", limits.wall.unwrap_or(Millis(1)), 1, 366 * 24 * HOUR)?;
     time("limits.grace", limits.grace, 0, HOUR)?;
     size("limits.output", limits.output, 1, 1024 * TIB)?;
-    // Three of its own, and a few for the loader.
-    count("limits.open_files", limits.open_files, 8, 1 << 20)?;
+    count("limits.open_files", limits.open_files, OPEN_FILES_MIN, 1 << 20)?;
     size("limits.file_size", limits.file_size, 1, 1024 * TIB)?;
     size("limits.locked_memory", Some(limits.locked_memory), 0, 1024 * TIB)?;
     // execve needs room for the arguments, which it takes from a quarter of the stack.
@@ -297,7 +299,7 @@ mod tests {
         assert_eq!(refused(|l| l.memory = Some("4095KiB".parse().unwrap())), "limits.memory");
         assert_eq!(refused(|l| l.processes = Some(3)), "limits.processes");
         assert_eq!(refused(|l| l.wall = Some(Millis(0))), "limits.wall");
-        assert_eq!(refused(|l| l.open_files = 7), "limits.open_files");
+        assert_eq!(refused(|l| l.open_files = 15), "limits.open_files");
         assert_eq!(refused(|l| l.stack = ByteSize(127 * KIB)), "limits.stack");
         assert_eq!(refused(|l| l.scratch = ByteSize(MIB - 1)), "limits.scratch");
         assert_eq!(refused(|l| l.scratch_inodes = 255), "limits.scratch_inodes");
