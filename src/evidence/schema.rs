@@ -26,6 +26,7 @@ CREATE TABLE runs (
   command TEXT,
   workspace TEXT,
   correlation TEXT,
+  plan TEXT,
   state TEXT NOT NULL,
   reason TEXT,
   exit_code INTEGER,
@@ -59,6 +60,8 @@ CREATE TABLE ledger (
   hash BLOB NOT NULL
 ) STRICT;
 CREATE INDEX ledger_run ON ledger(run);
+CREATE INDEX runs_plan ON runs(plan) WHERE plan IS NOT NULL;
+CREATE TABLE plans (digest TEXT PRIMARY KEY, plan TEXT NOT NULL) STRICT, WITHOUT ROWID;
 CREATE TABLE receipts (run INTEGER PRIMARY KEY, envelope TEXT NOT NULL) STRICT;
 "];
 

@@ -7,7 +7,7 @@ use super::event::{Accepted, INLINE_BYTES_MAX, Kind, Payload, Stamp, State};
 use super::owner::{Owner, Owners, random_name};
 use super::schema::{self, Found};
 use super::{BlobHold, Blobs, Place, StoreError};
-use crate::base::RunId;
+use crate::base::{Digest, RunId};
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags, OptionalExtension as _, Transaction, TransactionBehavior, params};
 use std::path::Path;
@@ -55,6 +55,8 @@ pub struct NewRun<'a> {
     pub workspace: Option<&'a str>,
     /// The caller's name for it.
     pub correlation: Option<&'a str>,
+    /// Digest of the plan, which [`Txn::plan`] keeps.
+    pub plan: Option<Digest>,
     /// The whole [`super::Created`].
     pub payload: Payload,
 }
@@ -333,8 +335,8 @@ impl Txn<'_> {
         let first = genesis(&id);
         self.tx
             .prepare_cached(
-                "INSERT INTO runs (id, owner, kind, profile, command, workspace, correlation, state, created_ms, \
-                 events, bytes, head) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, 'running', ?8, 0, 0, ?9)",
+                "INSERT INTO runs (id, owner, kind, profile, command, workspace, correlation, plan, state, \
+                 created_ms, events, bytes, head) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, 'running', ?9, 0, 0, ?10)",
             )
             .and_then(|mut insert| {
                 insert.execute(params![
@@ -345,6 +347,7 @@ impl Txn<'_> {
                     run.command,
                     run.workspace,
                     run.correlation,
+                    run.plan.map(|digest| digest.to_string()),
                     stamp.wall_ms,
                     first.0
                 ])
@@ -354,6 +357,35 @@ impl Txn<'_> {
         let accepted = self.add(&row, Kind::Created, stamp, &run.payload)?;
         self.entry("begin", &id, &accepted.hash, None, stamp)?;
         Ok(accepted)
+    }
+
+    /// Keeps the canonical form of a plan, once however many runs have it.
+    ///
+    /// # Errors
+    /// SQLite's; [`StoreError::Encoding`] when `canonical` is not what the digest is of.
+    pub fn plan(
+        &mut self,
+        digest: &Digest,
+        canonical: impl FnOnce() -> Result<Vec<u8>, StoreError>,
+    ) -> Result<(), StoreError> {
+        let failed = StoreError::of("keeping the plan");
+        let name = digest.to_string();
+        let there = self
+            .tx
+            .prepare_cached("SELECT 1 FROM plans WHERE digest = ?1")
+            .and_then(|mut find| find.exists([&name]))
+            .map_err(&failed)?;
+        if there {
+            return Ok(());
+        }
+        let bytes = canonical()?;
+        let text = String::from_utf8(bytes).ok().filter(|text| Digest::of(text.as_bytes()) == *digest);
+        let text = text.ok_or_else(|| StoreError::Encoding {
+            what: "the plan",
+            cause: "its canonical form is not the one that its digest is of".to_owned(),
+        })?;
+        self.tx.execute("INSERT INTO plans VALUES (?1, ?2)", [name, text]).map_err(&failed)?;
+        Ok(())
     }
 
     /// Adds an event to a run of ours that has not ended.
@@ -421,7 +453,7 @@ impl Txn<'_> {
             })
             .map_err(&failed)?;
         let envelope = receipt(accepted)?;
-        let also = envelope.as_ref().map(|text| Hash(*crate::base::Digest::of(text.as_bytes()).bytes()));
+        let also = envelope.as_ref().map(|text| Hash(*Digest::of(text.as_bytes()).bytes()));
         if let Some(envelope) = envelope {
             self.tx
                 .prepare_cached("INSERT INTO receipts VALUES (?1, ?2)")
@@ -689,7 +721,7 @@ mod tests {
             .query_row("SELECT payload FROM events WHERE blob IS NOT NULL", [], |row| row.get(0))
             .unwrap();
         assert!(stub.len() < 200, "{stub}");
-        let digest = crate::base::Digest::of(long.bytes());
+        let digest = Digest::of(long.bytes());
         assert_eq!(Blobs::open(&root.place()).unwrap().get(&digest, 20 << 20).unwrap(), long.bytes());
     }
 

@@ -54,6 +54,7 @@ pub fn run(n: u64) -> NewRun<'static> {
         command: Some("true"),
         workspace: None,
         correlation: None,
+        plan: None,
         payload: Payload::of(&payload).unwrap(),
     }
 }
