@@ -17,6 +17,8 @@ mod group;
 mod owner;
 mod place;
 mod read;
+mod receipt;
+pub mod redact;
 mod schema;
 mod store;
 #[cfg(test)]
@@ -32,5 +34,6 @@ pub use group::{Committer, Pending};
 pub use owner::Owner;
 pub use place::Place;
 pub use read::Reader;
+pub use receipt::{Signer, Statement, Subject};
 pub use schema::{APPLICATION_ID, SCHEMA_VERSION};
 pub use store::{Durable, End, NewRun, Store, Txn};

@@ -17,8 +17,9 @@ use std::time::Duration;
 pub const LOCK_WAIT: Duration = Duration::from_secs(10);
 /// Events of a run at most: 32 bits of `events.at` hold the sequence.
 pub const RUN_EVENTS_MAX: i64 = (1 << 32) - 1;
-/// Pages of the write-ahead log after which it is brought into the database.
-pub const CHECKPOINT_PAGES: i64 = 1024;
+/// Pages of the write-ahead log after which it is brought into the database: the first process that opens the database
+/// reads all of the log, about 5 µs for a page.
+pub const CHECKPOINT_PAGES: i64 = 256;
 
 /// A value that was committed and synced before this was made: only this module can make one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -81,6 +82,7 @@ pub struct Store {
     place: Place,
     owner: Owner,
     blobs: Option<Blobs>,
+    /// SQLite starts with `synchronous = FULL`.
     synced: bool,
 }
 
@@ -97,7 +99,7 @@ impl Store {
         ready(&mut conn, &path)?;
         schema::check(&conn, &path)?;
         let owner = Owner::new(&place)?;
-        Ok(Self { conn, place, owner, blobs: None, synced: false })
+        Ok(Self { conn, place, owner, blobs: None, synced: true })
     }
 
     /// Where it lies.
@@ -211,6 +213,15 @@ impl Store {
             }
         }
         Ok(gone)
+    }
+
+    /// Forgets owners whose runs are closed.
+    pub fn forget(&self, orphans: &[(String, String)]) {
+        if let Ok(owners) = Owners::open(&self.place) {
+            for (_, owner) in orphans {
+                owners.forget(owner);
+            }
+        }
     }
 
     /// The connection, for what reads in a writer's name.
@@ -336,7 +347,8 @@ impl Txn<'_> {
         self.tx
             .prepare_cached(
                 "INSERT INTO runs (id, owner, kind, profile, command, workspace, correlation, plan, state, \
-                 created_ms, events, bytes, head) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, 'running', ?9, 0, 0, ?10)",
+                 created_ms, events, bytes, head, began) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, 'running', ?9, 0, 0, \
+                 ?10, 0)",
             )
             .and_then(|mut insert| {
                 insert.execute(params![
@@ -355,7 +367,11 @@ impl Txn<'_> {
             .map_err(&failed)?;
         let row = Row { no: self.tx.last_insert_rowid(), events: 0, head: first, open: true, ours: true };
         let accepted = self.add(&row, Kind::Created, stamp, &run.payload)?;
-        self.entry("begin", &id, &accepted.hash, None, stamp)?;
+        let n = self.entry("begin", &id, &accepted.hash, None, stamp)?;
+        self.tx
+            .prepare_cached("UPDATE runs SET began = ?2 WHERE no = ?1")
+            .and_then(|mut update| update.execute([row.no, n]))
+            .map_err(&failed)?;
         Ok(accepted)
     }
 
@@ -460,7 +476,11 @@ impl Txn<'_> {
                 .and_then(|mut insert| insert.execute(params![row.no, envelope]))
                 .map_err(&failed)?;
         }
-        self.entry("end", id, &accepted.hash, also.as_ref(), stamp)?;
+        let n = self.entry("end", id, &accepted.hash, also.as_ref(), stamp)?;
+        self.tx
+            .prepare_cached("UPDATE runs SET finished = ?2 WHERE no = ?1")
+            .and_then(|mut update| update.execute([row.no, n]))
+            .map_err(&failed)?;
         Ok(accepted)
     }
 
@@ -556,7 +576,7 @@ impl Txn<'_> {
         blobs.put(bytes, hold)
     }
 
-    /// Adds an entry to the ledger.
+    /// Adds an entry to the ledger; its number.
     ///
     /// # Errors
     /// SQLite's.
@@ -567,7 +587,7 @@ impl Txn<'_> {
         head: &Hash,
         also: Option<&Hash>,
         stamp: Stamp,
-    ) -> Result<(), StoreError> {
+    ) -> Result<i64, StoreError> {
         let failed = StoreError::of("writing the ledger");
         let (n, prev) = match self.ledger {
             Some(last) => last,
@@ -581,7 +601,7 @@ impl Txn<'_> {
             })
             .map_err(&failed)?;
         self.ledger = Some((n + 1, hash));
-        Ok(())
+        Ok(n + 1)
     }
 
     fn last_entry(&self) -> Result<(i64, Hash), StoreError> {

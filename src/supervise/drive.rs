@@ -55,36 +55,56 @@ pub struct Options {
     pub close_stdin: bool,
     /// Trace the command, to see which paths it is refused: slow.
     pub trace: bool,
+    /// Make digests of the output.
+    pub digests: bool,
     /// Switched-off protections.
     pub mutants: Mutants,
 }
 
-/// Runs the command of `plan`. Every way out of here is a report; nothing of the executor outlives it but what the
-/// report names.
+/// A new run's id.
+pub fn new_run() -> RunId {
+    let unix_ms = unix_ms();
+    let mut random = [0u8; 10];
+    if rustix::rand::getrandom(&mut random[..], rustix::rand::GetRandomFlags::empty()) != Ok(random.len()) {
+        random[..8].copy_from_slice(&unix_ms.to_le_bytes());
+    }
+    RunId::new(unix_ms, random)
+}
+
+/// While it lives, the signals that end a run do not end us: what the run came to has yet to be recorded.
+#[derive(Debug)]
+pub struct Undisturbed(Option<SigSet>);
+
+impl Drop for Undisturbed {
+    fn drop(&mut self) {
+        if let Some(mask) = &self.0 {
+            let _ = mask.thread_set_mask();
+        }
+    }
+}
+
+/// Runs the command of `plan` as run `run`. Every way out of here is a report; nothing of the executor outlives it but
+/// what the report names.
+///
+/// `accept` is called once, while the executor is being built and before anything of the command can run; its error
+/// refuses. Signals are held back until the second value is dropped: after that comes only handing over the result,
+/// perhaps to somebody who never takes it, and a signal ends that.
 pub fn execute(
     plan: &Plan,
     facts: &HostFacts,
     (state, store): (&StateDir, &Store),
     kept: &Held,
     options: &Options,
-) -> Report {
-    let unix_ms = unix_ms();
-    let mut random = [0u8; 10];
-    if rustix::rand::getrandom(&mut random[..], rustix::rand::GetRandomFlags::empty()) != Ok(random.len()) {
-        random[..8].copy_from_slice(&unix_ms.to_le_bytes());
-    }
-    let run = RunId::new(unix_ms, random);
+    run: RunId,
+    accept: &mut dyn FnMut() -> Result<(), Fault>,
+) -> (Report, Undisturbed) {
     let mut report = empty(plan, run.to_string());
-    let mask = SigSet::thread_get_mask();
-    match Drive::start(plan, facts, (state, store), kept, options, run) {
+    let undisturbed = Undisturbed(SigSet::thread_get_mask().ok());
+    match Drive::start(plan, facts, (state, store), kept, options, run, accept) {
         Ok(drive) => drive.run(&mut report),
         Err(fault) => report.outcome = Outcome::Refused(fault),
     }
-    // What is left is handing over the result, perhaps to somebody who never takes it: a signal ends that.
-    if let Ok(mask) = mask {
-        let _ = mask.thread_set_mask();
-    }
-    report
+    (report, undisturbed)
 }
 
 fn unix_ms() -> u64 {
@@ -94,7 +114,6 @@ fn unix_ms() -> u64 {
 }
 
 fn empty(plan: &Plan, run_id: String) -> Report {
-    let nothing = || Kept { head: Vec::new(), tail: Vec::new(), omitted: 0, total: 0, exceeded: None };
     Report {
         run_id,
         outcome: Outcome::Refused(faults::sandbox(
@@ -107,8 +126,8 @@ fn empty(plan: &Plan, run_id: String) -> Report {
         limit: None,
         cancelled: None,
         usage: None,
-        stdout: nothing(),
-        stderr: nothing(),
+        stdout: Kept::nothing(),
+        stderr: Kept::nothing(),
         enforcement: Vec::new(),
         verified: Verified::No,
         reaping: None,
@@ -189,6 +208,7 @@ impl<'a> Drive<'a> {
         kept: &'a Held,
         options: &'a Options,
         run: RunId,
+        accept: &mut dyn FnMut() -> Result<(), Fault>,
     ) -> Result<Self, Fault> {
         let c = &plan.containment;
         let (mutants, trace) = (options.mutants, options.trace);
@@ -283,10 +303,13 @@ impl<'a> Drive<'a> {
             r.init = ProcessId::of(Path::new("/proc"), running.pid).ok();
             r.places = guard.places();
         });
-        if let Err(e) = recorded {
+        // init builds the root meanwhile.
+        let accepted =
+            recorded.map_err(|e| faults::store("recording the run", e.to_string())).and_then(|()| accept());
+        if let Err(fault) = accepted {
             end_now(&running);
             clean_up(cgroup, live, &mut Vec::new());
-            return Err(faults::store("recording the run", e.to_string()));
+            return Err(fault);
         }
         let disk = match c.limits.disk {
             Some(limit) => super::disk::Watch::new(plan, limit)
@@ -1052,9 +1075,10 @@ fn outlet(
 ) -> Result<Outlet, rustix::io::Errno> {
     let (limit, action) = (plan.containment.limits.output, plan.containment.limits.output_action);
     Ok(if options.capture {
-        Outlet::new(from, None, Capture::new(limit, action))
+        Outlet::new(from, None, Capture::new(limit, action).digested(options.digests))
     } else {
-        Outlet::new(from, Some(caller(number)?), Capture::with_bounds(limit, action, 0, tail))
+        let capture = Capture::with_bounds(limit, action, 0, tail).digested(options.digests);
+        Outlet::new(from, Some(caller(number)?), capture)
     })
 }
 

@@ -13,6 +13,7 @@ pub mod outcome;
 pub mod output;
 pub mod pump;
 pub mod quarantine;
+pub mod record;
 pub mod recover;
 pub mod state_dir;
 pub mod terminal;
