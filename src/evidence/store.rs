@@ -84,6 +84,8 @@ pub struct Store {
     blobs: Option<Blobs>,
     /// SQLite starts with `synchronous = FULL`.
     synced: bool,
+    /// The names of the database's files are durable.
+    named: bool,
 }
 
 impl Store {
@@ -92,14 +94,14 @@ impl Store {
     /// # Errors
     /// Every kind but those about runs.
     pub fn open(place: Place) -> Result<Self, StoreError> {
-        place.prepare()?;
+        let named = place.prepare()?;
         let path = place.database();
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let mut conn = connect(&path, flags)?;
         ready(&mut conn, &path)?;
         schema::check(&conn, &path)?;
         let owner = Owner::new(&place)?;
-        Ok(Self { conn, place, owner, blobs: None, synced: true })
+        Ok(Self { conn, place, owner, blobs: None, synced: true, named })
     }
 
     /// Where it lies.
@@ -134,7 +136,12 @@ impl Store {
         work: impl FnOnce(&mut Txn<'_>) -> Result<T, StoreError>,
     ) -> Result<Durable<T>, StoreError> {
         self.sync(true)?;
-        self.step(work).map(Durable)
+        let value = self.step(work)?;
+        if !self.named {
+            self.place.sync()?;
+            self.named = true;
+        }
+        Ok(Durable(value))
     }
 
     fn sync(&mut self, synced: bool) -> Result<(), StoreError> {
