@@ -11,6 +11,7 @@ use super::result::{About, Assurance, Document};
 use super::{exit, fault, host};
 use crate::base::{Got, HostPath, Millis};
 use crate::evidence;
+use crate::evidence::redact::{Context, Paths};
 use crate::plan::{self, HostFacts, Plan, Request};
 use crate::policy::{Access, CACHES, CacheLayer, Policy};
 use crate::probe::{self, Store};
@@ -249,11 +250,16 @@ fn asked(exec: &Exec, policy: &Policy, request: &Request) -> Asked {
     }
 }
 
-fn recording_context(request: &Request, caller: &Caller) -> evidence::redact::Context {
-    evidence::redact::Context {
-        home: caller.home.as_ref().map(ToString::to_string),
-        workspace: request.workspace.as_ref().map(ToString::to_string),
-    }
+/// What must not be in the record: the values of the caller's variables with telling names, beside what text itself tells.
+/// Paths stay, since the record is the operator's.
+fn recording_context(request: &Request, caller: &Caller) -> Context {
+    let text = |path: &HostPath| path.to_string();
+    let home = caller.home.as_ref().map(text);
+    let given = request.env.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes()));
+    let callers = request.caller_env.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes()));
+    Context::new(home, request.workspace.as_ref().map(text), Paths::Keep)
+        .with_environment(given)
+        .with_environment(callers)
 }
 
 /// Whether nothing ran because files moved while the executor was built.

@@ -163,7 +163,11 @@ impl Blobs {
     }
 }
 
-fn write_all(file: &OwnedFd, mut bytes: &[u8]) -> Result<(), Errno> {
+/// Writes everything.
+///
+/// # Errors
+/// write(2).
+pub(super) fn write_all(file: &OwnedFd, mut bytes: &[u8]) -> Result<(), Errno> {
     while !bytes.is_empty() {
         match rustix::io::write(file, bytes) {
             Ok(0) => return Err(Errno::NOSPC),

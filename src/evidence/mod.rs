@@ -11,9 +11,11 @@
 
 mod blob;
 mod chain;
+mod dsse;
 mod error;
 mod event;
 mod group;
+mod key;
 mod owner;
 mod place;
 mod read;
@@ -26,14 +28,16 @@ mod testing;
 
 pub use blob::{BlobHold, BlobRef, Blobs};
 pub use chain::{Hash, event_hash, genesis, ledger_hash};
+pub use dsse::Rejected;
 pub use error::StoreError;
 pub use event::{
     Accepted, Created, EVENT_BYTES_MAX, INLINE_BYTES_MAX, Kind, Payload, Stamp, State, Terminal,
 };
 pub use group::{Committer, Pending};
+pub use key::{Keys, PublicKey, Rotation, Trusted};
 pub use owner::Owner;
 pub use place::Place;
 pub use read::Reader;
-pub use receipt::{Signer, Statement, Subject};
+pub use receipt::{Chain, Receipt, Signer, Statement, Subject};
 pub use schema::{APPLICATION_ID, SCHEMA_VERSION};
-pub use store::{Durable, End, NewRun, Store, Txn};
+pub use store::{Durable, End, NewRun, Orphan, Store, Txn};

@@ -75,6 +75,17 @@ pub struct End {
     pub payload: Payload,
 }
 
+/// A run that has not ended and whose owner is gone.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Orphan {
+    /// Its id.
+    pub id: String,
+    /// Who was at work on it.
+    pub owner: String,
+    /// When it was accepted, milliseconds since 1970.
+    pub created_ms: i64,
+}
+
 /// The writer.
 #[derive(Debug)]
 pub struct Store {
@@ -194,39 +205,39 @@ impl Store {
         Ok(())
     }
 
-    /// Runs whose owner is gone, the oldest first: `(id, owner)`.
+    /// Runs whose owner is gone, the oldest first.
     ///
     /// # Errors
     /// SQLite's, or a system call.
-    pub fn orphans(&self, most: usize) -> Result<Vec<(String, String)>, StoreError> {
+    pub fn orphans(&self, most: usize) -> Result<Vec<Orphan>, StoreError> {
         let owners = Owners::open(&self.place)?;
         let failed = StoreError::of("looking for runs without an owner");
         let mut open = self
             .conn
             .prepare_cached(
-                "SELECT id, owner FROM runs WHERE ended_ms IS NULL AND owner <> ?1 ORDER BY no LIMIT ?2",
+                "SELECT id, owner, created_ms FROM runs WHERE ended_ms IS NULL AND owner <> ?1 ORDER BY no LIMIT ?2",
             )
             .map_err(&failed)?;
         let rows = open
             .query_map(params![self.owner.name(), most as i64], |row| {
-                Ok((row.get::<_, String>(0)?, row.get::<_, String>(1)?))
+                Ok(Orphan { id: row.get(0)?, owner: row.get(1)?, created_ms: row.get(2)? })
             })
             .map_err(&failed)?;
         let mut gone = Vec::new();
         for row in rows {
-            let (id, owner) = row.map_err(&failed)?;
-            if owners.is_gone(&owner)? {
-                gone.push((id, owner));
+            let orphan = row.map_err(&failed)?;
+            if owners.is_gone(&orphan.owner)? {
+                gone.push(orphan);
             }
         }
         Ok(gone)
     }
 
     /// Forgets owners whose runs are closed.
-    pub fn forget(&self, orphans: &[(String, String)]) {
+    pub fn forget(&self, orphans: &[Orphan]) {
         if let Ok(owners) = Owners::open(&self.place) {
-            for (_, owner) in orphans {
-                owners.forget(owner);
+            for orphan in orphans {
+                owners.forget(&orphan.owner);
             }
         }
     }
@@ -349,7 +360,7 @@ impl Txn<'_> {
         if self.find(&id).is_ok() {
             return Err(StoreError::Conflict { what: format!("run {id}") });
         }
-        let stamp = now();
+        let stamp = Stamp::now();
         let first = genesis(&id);
         self.tx
             .prepare_cached(
@@ -419,7 +430,7 @@ impl Txn<'_> {
         let id = run.to_string();
         let row = self.find(&id)?;
         self.may_write(&row, &id)?;
-        self.add(&row, kind, now(), payload)
+        self.add(&row, kind, Stamp::now(), payload)
     }
 
     /// Ends a run of ours: its last event, its state, its place in the ledger, and its receipt, which `receipt` makes of
@@ -465,7 +476,7 @@ impl Txn<'_> {
     ) -> Result<Accepted, StoreError> {
         let failed = StoreError::of("ending a run");
         debug_assert!(end.state != State::Running);
-        let stamp = now();
+        let stamp = Stamp::now();
         let accepted = self.add(row, Kind::Terminal, stamp, &end.payload)?;
         self.tx
             .prepare_cached(
@@ -646,17 +657,6 @@ pub(super) fn at(no: i64, seq: i64) -> i64 {
     no << 32 | seq
 }
 
-/// Now, by both clocks.
-pub(super) fn now() -> Stamp {
-    use rustix::time::{ClockId, clock_gettime};
-    let wall = clock_gettime(ClockId::Realtime);
-    let mono = clock_gettime(ClockId::Boottime);
-    Stamp {
-        wall_ms: wall.tv_sec.saturating_mul(1000).saturating_add(wall.tv_nsec / 1_000_000),
-        mono_us: mono.tv_sec.saturating_mul(1_000_000).saturating_add(mono.tv_nsec / 1000),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -763,7 +763,11 @@ mod tests {
         assert!(matches!(taken, Err(StoreError::NotOurs { .. })));
         let owner = first.owner().to_owned();
         drop(first);
-        assert_eq!(second.orphans(9).unwrap(), [(id(1).to_string(), owner)]);
+        let orphans = second.orphans(9).unwrap();
+        assert_eq!(
+            orphans.iter().map(|o| (&o.id, &o.owner)).collect::<Vec<_>>(),
+            [(&id(1).to_string(), &owner)]
+        );
         let end = end(State::Failed);
         second.durable(|txn| txn.interrupt(&id(1).to_string(), &end, |_| Ok(None))).unwrap();
         let again = second.durable(|txn| txn.interrupt(&id(1).to_string(), &end, |_| Ok(None)));

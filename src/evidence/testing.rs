@@ -73,3 +73,26 @@ pub fn end(state: State) -> End {
     };
     End { state, reason, exit_code, payload: Payload::of(&payload).unwrap() }
 }
+
+/// What a receipt says.
+pub fn statement(run: &str, chain: super::receipt::Chain) -> super::Statement {
+    super::Statement {
+        subjects: Vec::new(),
+        run: run.to_owned(),
+        chain,
+        plan_digest: None,
+        policy_digest: None,
+        command_digest: None,
+        enforcement: Vec::new(),
+        state: State::Completed,
+        reason: "exited".to_owned(),
+        exit_code: Some(0),
+        outcome: serde_json::json!({}),
+        limits: serde_json::json!({}),
+        started_ms: 1,
+        ended_ms: 2,
+        network_digest: None,
+        assurance: serde_json::json!({ "level": "full" }),
+        version: "0".to_owned(),
+    }
+}

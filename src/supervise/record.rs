@@ -4,14 +4,14 @@
 //! an acceptance. [`Recorder::finish`] commits the rest in one synced step, and only its [`Told`] can be shown: a report
 //! that could not be recorded is a broken run, whatever the command did.
 
-use super::outcome::{Boundary, Cancelled, Drain, Fault, Outcome, Report};
+use super::outcome::{Boundary, Fault, Outcome, Report};
 use super::output::Kept;
 use super::recover::Recovered;
 use crate::base::{Digest, RunId, canonical_json};
 use crate::evidence::redact::{self, Context};
 use crate::evidence::{
-    Accepted, Created, Durable, End, Kind, NewRun, Payload, Place, Signer, State, Statement, Store,
-    StoreError, Subject, Terminal, Txn,
+    Accepted, Created, Durable, End, Kind, NewRun, Orphan, Payload, Place, Signer, Stamp, State, Statement,
+    Store, StoreError, Subject, Terminal, Txn,
 };
 use crate::plan::{FsOp, HostFacts, Plan};
 use crate::policy::Origin;
@@ -47,7 +47,7 @@ pub enum Recording {
         /// Hash of the last one.
         head: Digest,
         /// Identifies the key that signed the receipt.
-        key: String,
+        key: Digest,
     },
     /// There is none.
     Waived {
@@ -75,7 +75,7 @@ impl Deref for Told {
 
 impl Told {
     /// One whose last event is durable.
-    fn recorded(report: Report, last: Durable<Accepted>, key: String, store: Option<Store>) -> Self {
+    fn recorded(report: Report, last: Durable<Accepted>, key: Digest, store: Option<Store>) -> Self {
         let last = last.into_inner();
         let recording =
             Recording::Recorded { events: last.seq.unsigned_abs(), head: last.hash.digest(), key };
@@ -159,6 +159,8 @@ pub struct Recorder {
     context: Context,
     accepted: bool,
     policy_digest: Option<Digest>,
+    limits: Value,
+    began_ms: i64,
     recovered: Vec<(String, &'static str)>,
     stuck: Vec<String>,
 }
@@ -174,6 +176,8 @@ impl Recorder {
             context,
             accepted: false,
             policy_digest: None,
+            limits: Value::Null,
+            began_ms: Stamp::now().wall_ms,
             recovered: recovered.cleaned.iter().map(|run| (run.to_string(), "succeeded")).collect(),
             stuck: recovered.kept.iter().map(|left| left.name.clone()).collect(),
         }
@@ -202,7 +206,10 @@ impl Recorder {
 
     fn begin(&mut self, plan: Option<&Plan>, facts: Option<&HostFacts>) -> Result<(), StoreError> {
         let run = self.run;
-        self.policy_digest = plan.map(|plan| plan.containment.policy_digest);
+        if let Some(plan) = plan {
+            self.policy_digest = Some(plan.containment.policy_digest);
+            self.limits = json!(plan.containment.limits);
+        }
         let again = self.accepted;
         let created = if again { None } else { Some(self.created(plan, facts)?) };
         let running = plan
@@ -222,9 +229,9 @@ impl Recorder {
         let orphans = store.orphans(ORPHANS_MAX)?;
         let signer = if orphans.is_empty() { None } else { Some(Signer::open(store.place())?) };
         store.written(|txn| {
-            for (id, _) in orphans.iter().filter(|(id, _)| !stuck.contains(id)) {
+            for orphan in orphans.iter().filter(|orphan| !stuck.contains(&orphan.id)) {
                 if let Some(signer) = &signer {
-                    interrupt(txn, id, &recovered, signer)?;
+                    interrupt(txn, orphan, &recovered, signer)?;
                 }
             }
             if let Some(plan) = plan {
@@ -310,7 +317,7 @@ impl Recorder {
         &mut self,
         report: &Report,
         about: &Ending<'_>,
-    ) -> Result<(Durable<Accepted>, String), StoreError> {
+    ) -> Result<(Durable<Accepted>, Digest), StoreError> {
         let run = self.run;
         let (state, reason) = state(report);
         let enforcement = Payload::of(&json!({
@@ -339,10 +346,10 @@ impl Recorder {
             if !report.enforcement.is_empty() {
                 txn.append(&run, Kind::Enforcement, &enforcement)?;
             }
-            txn.finish(&run, &end, |last| signer.seal(&self.statement(report, &detail, last)).map(Some))
+            txn.finish(&run, &end, |last| signer.seal(&self.statement(report, &end, &detail, last)).map(Some))
         })?;
         self.store = Some(store);
-        Ok((done, signer.key_id().to_owned()))
+        Ok((done, *signer.key_id()))
     }
 
     /// Everything of the report but output and enforcement, operator text redacted.
@@ -385,20 +392,28 @@ impl Recorder {
         })
     }
 
-    fn statement(&self, report: &Report, detail: &Value, last: Accepted) -> Statement {
+    fn statement(&self, report: &Report, end: &End, detail: &Value, last: Accepted) -> Statement {
         let subject =
             |name: &str, kept: &Kept| kept.digest.map(|digest| Subject { name: name.to_owned(), digest });
         let subjects = [subject("stdout", &report.stdout), subject("stderr", &report.stderr)];
         Statement {
-            run: self.run.to_string(),
             subjects: subjects.into_iter().flatten().collect(),
-            events: last.seq,
-            head: last.hash,
+            run: self.run.to_string(),
+            chain: last.into(),
             plan_digest: report.plan_digest,
             policy_digest: self.policy_digest,
             command_digest: report.command_digest,
-            enforcement: json!(report.enforcement),
+            enforcement: report.enforcement.iter().map(|e| json!(e)).collect(),
+            state: end.state,
+            reason: end.reason.to_owned(),
+            exit_code: end.exit_code,
             outcome: detail.clone(),
+            limits: self.limits.clone(),
+            started_ms: self.began_ms,
+            ended_ms: Stamp::now().wall_ms,
+            network_digest: None,
+            assurance: detail["assurance"].clone(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
         }
     }
 }
@@ -496,10 +511,11 @@ fn containment(plan: &Plan) -> Value {
 /// Closes a run whose owner is gone: it is never run again.
 fn interrupt(
     txn: &mut Txn<'_>,
-    id: &str,
+    orphan: &Orphan,
     recovered: &[(String, &'static str)],
     signer: &Signer,
 ) -> Result<(), StoreError> {
+    let id = &orphan.id;
     let cleanup = recovered.iter().find(|(run, _)| run == id).map_or("not_attempted", |(_, how)| how);
     let detail = json!({ "cleanup": cleanup, "destroy": "succeeded" });
     let (state, reason) = (State::Failed, "interrupted");
@@ -514,15 +530,23 @@ fn interrupt(
     let end = End { state, reason, exit_code: None, payload };
     let seal = |last: Accepted| {
         let statement = Statement {
-            run: id.to_owned(),
             subjects: Vec::new(),
-            events: last.seq,
-            head: last.hash,
+            run: id.clone(),
+            chain: last.into(),
             plan_digest: None,
             policy_digest: None,
             command_digest: None,
-            enforcement: json!([]),
+            enforcement: Vec::new(),
+            state,
+            reason: reason.to_owned(),
+            exit_code: None,
             outcome: detail,
+            limits: Value::Null,
+            started_ms: orphan.created_ms,
+            ended_ms: Stamp::now().wall_ms,
+            network_digest: None,
+            assurance: Value::Null,
+            version: env!("CARGO_PKG_VERSION").to_owned(),
         };
         signer.seal(&statement).map(Some)
     };
