@@ -2,7 +2,7 @@
 //! are 0700 and files 0600, of the user that runs us; a link, a second name or another owner is refused (MA-TLS-17).
 
 use super::StoreError;
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, fstat, fsync, mkdirat, openat, statat};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, fstat, fstatvfs, fsync, mkdirat, openat, statat};
 use rustix::io::Errno;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -90,6 +90,12 @@ impl Place {
             }
         }
         Ok(there[0])
+    }
+
+    /// Whether the file system has room for a page or two.
+    pub fn has_room(&self) -> bool {
+        fstatvfs(&self.dir)
+            .map_or(true, |v| v.f_bavail.saturating_mul(v.f_frsize) >= 64 << 10 && v.f_favail > 0)
     }
 
     /// Makes the names in the directory durable.

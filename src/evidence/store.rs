@@ -105,13 +105,17 @@ impl Store {
     /// # Errors
     /// Every kind but those about runs.
     pub fn open(place: Place) -> Result<Self, StoreError> {
-        let named = place.prepare()?;
-        let path = place.database();
-        let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-        let mut conn = connect(&path, flags)?;
-        ready(&mut conn, &path)?;
-        schema::check(&conn, &path)?;
-        let owner = Owner::new(&place)?;
+        let opened = (|| {
+            let named = place.prepare()?;
+            let path = place.database();
+            let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+            let mut conn = connect(&path, flags)?;
+            ready(&mut conn, &path)?;
+            schema::check(&conn, &path)?;
+            let owner = Owner::new(&place)?;
+            Ok((conn, owner, named))
+        })();
+        let (conn, owner, named) = opened.map_err(|e: StoreError| e.with_room(|| place.has_room()))?;
         Ok(Self { conn, place, owner, blobs: None, synced: true, named })
     }
 

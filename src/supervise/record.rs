@@ -95,8 +95,9 @@ impl Told {
             Outcome::Broken(earlier) => format!("the run was broken already: {}", earlier.message),
         };
         fault.hint = fault.hint.map(|hint| format!("{was}; {hint}"));
-        // An earlier failure stays the primary one.
-        if !matches!(report.outcome, Outcome::Broken(_)) {
+        // An earlier failure stays the primary one, and so does a refusal for the same reason.
+        let said = matches!(&report.outcome, Outcome::Refused(f) if f.boundary == Boundary::ArtifactStore);
+        if !said && !matches!(report.outcome, Outcome::Broken(_)) {
             report.outcome = Outcome::Broken(fault);
         }
         Self { report, recording: Recording::Lost, store: None }
@@ -158,6 +159,7 @@ pub struct Recorder {
     asked: Asked,
     context: Context,
     accepted: bool,
+    failed: Option<StoreError>,
     policy_digest: Option<Digest>,
     limits: Value,
     began_ms: i64,
@@ -175,6 +177,7 @@ impl Recorder {
             asked,
             context,
             accepted: false,
+            failed: None,
             policy_digest: None,
             limits: Value::Null,
             began_ms: Stamp::now().wall_ms,
@@ -201,7 +204,11 @@ impl Recorder {
     /// # Errors
     /// The store's; then nothing may run.
     pub fn accept(&mut self, plan: &Plan, facts: &HostFacts) -> Result<(), Fault> {
-        self.begin(Some(plan), Some(facts)).map_err(|e| fault("recording the run", &e))
+        self.begin(Some(plan), Some(facts)).map_err(|e| {
+            let fault = fault("recording the run", &e);
+            self.failed = Some(e);
+            fault
+        })
     }
 
     fn begin(&mut self, plan: Option<&Plan>, facts: Option<&HostFacts>) -> Result<(), StoreError> {
@@ -306,7 +313,11 @@ impl Recorder {
 
     /// Records the end: one synced step. What it returns is all that may be shown of the run.
     pub fn finish(mut self, report: Report, about: &Ending<'_>) -> Told {
-        let accepted = if self.accepted { Ok(()) } else { self.begin(None, None) };
+        let accepted = match self.failed.take() {
+            Some(e) => Err(e),
+            None if self.accepted => Ok(()),
+            None => self.begin(None, None),
+        };
         match accepted.and_then(|()| self.end(&report, about)) {
             Ok((last, key)) => Told::recorded(report, last, key, self.store),
             Err(e) => Told::lost(report, &e),
