@@ -248,7 +248,8 @@ impl<'a> Drive<'a> {
         let cached = if options.verify_live { None } else { load_verdict(store, &verdict) };
         let began = Instant::now();
         let result = (|| {
-            let signals = block_signals().map_err(|e| internal("blocking signals", &e.to_string()))?;
+            let signals =
+                block_signals(options.tty).map_err(|e| internal("blocking signals", &e.to_string()))?;
             let (stdio, ours) =
                 streams(plan, options, id_base).map_err(|e| internal("making pipes", &e.to_string()))?;
             let clone_dir =
@@ -567,11 +568,25 @@ impl<'a> Drive<'a> {
     fn on_signals(&mut self, dead: bool) {
         while let Ok(Some(info)) = self.signals.read_signal() {
             let Ok(signal) = Signal::try_from(info.ssi_signo as i32) else { continue };
-            if signal == Signal::SIGWINCH {
-                if let Some(terminal) = &self.terminal {
-                    terminal.resize();
+            match signal {
+                Signal::SIGWINCH => {
+                    if let Some(terminal) = &self.terminal {
+                        terminal.resize();
+                    }
+                    continue;
                 }
-                continue;
+                Signal::SIGTSTP => {
+                    self.stop();
+                    continue;
+                }
+                // After SIGSTOP, which nobody is told of: somebody else may have used the terminal.
+                Signal::SIGCONT => {
+                    if let Some(terminal) = &mut self.terminal {
+                        terminal.resume();
+                    }
+                    continue;
+                }
+                _ => {}
             }
             self.signals_seen += 1;
             let name = signal.as_str();
@@ -842,6 +857,31 @@ impl<'a> Drive<'a> {
         }
     }
 
+    /// After the last of the output: what the command did to the caller's terminal ends with it.
+    fn put_terminal_back(&mut self) {
+        let own = self.terminal.take();
+        let shown = [&self.stdout, &self.stderr].into_iter().find_map(|outlet| outlet.screen.as_ref());
+        match (own, shown) {
+            (Some(own), shown) => own.end(&shown.cloned().unwrap_or_default()),
+            (None, Some(_)) => {
+                for screen in [&self.stdout, &self.stderr].into_iter().filter_map(|o| o.screen.as_ref()) {
+                    super::terminal::settle(screen);
+                }
+            }
+            (None, None) => {}
+        }
+    }
+
+    /// Stopped from outside, as a job is: the caller's shell gets its terminal as it was, and we take it again when we are
+    /// continued. The command goes on; without a reader its output waits.
+    fn stop(&mut self) {
+        if let Some(terminal) = &mut self.terminal {
+            terminal.suspend();
+            let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::STOP);
+            terminal.resume();
+        }
+    }
+
     /// The tree is dead (or will not die): account, clean up, judge.
     fn finish(mut self, report: &mut Report, dead: bool) {
         let wall_ms = millis(self.began.elapsed());
@@ -853,7 +893,7 @@ impl<'a> Drive<'a> {
             report.leftovers.push(format!("init {} of run {} does not die", self.running.pid, self.run));
         }
         let empty_after_us = u64::try_from(killed_at.elapsed().as_micros()).unwrap_or(u64::MAX);
-        drop(self.terminal.take());
+        self.put_terminal_back();
         let stats = self.stats.take().or_else(|| self.cgroup.as_ref().map(ExecCgroup::stats));
         // A kill at the limit ends the whole tree; that one process of it was quick enough to end by itself before we
         // heard of the kill makes no difference.
@@ -1091,10 +1131,15 @@ fn caller(number: i32) -> Result<OwnedFd, rustix::io::Errno> {
     }
 }
 
-fn block_signals() -> nix::Result<SignalFd> {
+fn block_signals(tty: bool) -> nix::Result<SignalFd> {
     let mut set = SigSet::empty();
     for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT, Signal::SIGWINCH] {
         set.add(signal);
+    }
+    if tty {
+        // Without a terminal to give back, being stopped is the kernel's business.
+        set.add(Signal::SIGTSTP);
+        set.add(Signal::SIGCONT);
     }
     set.thread_block()?;
     SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)

@@ -15,5 +15,6 @@ pub mod pump;
 pub mod quarantine;
 pub mod record;
 pub mod recover;
+pub mod screen;
 pub mod state_dir;
 pub mod terminal;
