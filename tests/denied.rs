@@ -232,6 +232,23 @@ fn what_succeeds_is_not_explained() {
     assert_eq!(denials["refused_calls"]["first"][0]["call"], "unshare(CLONE_NEWUSER)", "{denials}");
 }
 
+/// bash asks with `getpeername` whether its input is a connection, at every start; without sockets that is refused, and nothing of it.
+#[test]
+fn a_shell_that_asks_about_its_input_is_not_blamed() {
+    if !common::needs(common::limits_hold(), "strict requires limits") {
+        return;
+    }
+    let ws = Workspace::new("strict-shell");
+    let run = Sandbox::new(&ws).profile("strict").run(common::bash("exit 3"));
+    run.expect_exit(3);
+    let denials = &run.json["denials"];
+    assert_eq!(denials["verdict"], "not_sandbox", "{denials}");
+    assert_eq!(denials["refused_calls"]["total"], 0, "{denials}");
+    // What it could only ask of a socket of its own is still told, with the socket.
+    let run = Sandbox::new(&ws).profile("strict").run(common::bash("exec 3<>/dev/udp/127.0.0.1/9"));
+    assert_eq!(findings(&run)[0]["object"], "socket(AF_INET)", "{}", run.json["denials"]);
+}
+
 // ---- hostile use -------------------------------------------------------------------------------
 
 #[test]
