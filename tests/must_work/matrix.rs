@@ -77,6 +77,8 @@ pub struct Row {
     pub in_place: &'static Reason,
     /// A part of it lies beside the workspace, so that a copy would show nothing.
     pub beside: bool,
+    /// It waits more than it computes: its cells are tried at once.
+    pub waits: bool,
     /// For bash, with `-eu` and `pipefail`.
     pub script: &'static str,
     /// The whole of standard output; `{W}` is the directory where it runs.
@@ -96,6 +98,7 @@ pub const ROW: Row = Row {
     how: How::Plain,
     in_place: &READ_ONLY_WORKSPACE,
     beside: false,
+    waits: false,
     script: "",
     prints: "fine\n",
     cells: [Cell::Works; 5],
@@ -114,19 +117,31 @@ pub fn check(test: &str) {
     let rows: Vec<&Row> = super::rows().filter(|row| row.test == test).collect();
     assert!(!rows.is_empty(), "no row names the test {test}");
     let mut wrong = Vec::new();
-    for row in rows {
-        if row.needs.iter().all(|program| host_has(program)) {
-            for (profile, cell) in PROFILES.iter().zip(row.cells) {
-                if let Err(why) = row.check_cell(profile, cell) {
-                    wrong.push(format!("{} ({}) under {profile}: {why}", row.program, row.what));
-                }
-            }
+    for row in rows.into_iter().filter(|row| row.needs.iter().all(|program| host_has(program))) {
+        let cells = PROFILES.into_iter().zip(row.cells);
+        if row.waits {
+            std::thread::scope(|scope| {
+                // Named as the test is, for what is skipped.
+                let named = || std::thread::Builder::new().name(test.to_owned());
+                let start =
+                    |(profile, cell)| named().spawn_scoped(scope, move || row.tell(profile, cell)).unwrap();
+                let tries: Vec<_> = cells.map(start).collect();
+                wrong.extend(tries.into_iter().filter_map(|t| t.join().expect("a cell")));
+            });
+        } else {
+            wrong.extend(cells.filter_map(|(profile, cell)| row.tell(profile, cell)));
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
 }
 
 impl Row {
+    /// What is wrong with one cell.
+    fn tell(&self, profile: &str, cell: Cell) -> Option<String> {
+        let why = self.check_cell(profile, cell).err()?;
+        Some(format!("{} ({}) under {profile}: {why}", self.program, self.what))
+    }
+
     fn check_cell(&self, profile: &str, cell: Cell) -> Result<(), String> {
         if profile == "strict" && !limits_hold() {
             skip("strict requires limits, and no cgroups are delegated to this user");

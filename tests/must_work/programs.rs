@@ -348,6 +348,8 @@ sys.stderr.write(h.hexdigest()+\"\\n\")'",
         program: "mvn",
         what: "resources, compile, test (surefire, JUnit) and package, offline from Debian's repository; running the archive",
         needs: &["mvn", "javac"],
+        // Surefire 2.22 notices the end of its tests with its next ping, which is sent every ten seconds.
+        waits: true,
         files: &[
             ("pom.xml", source!("pom.xml")),
             ("src/main/java/x/App.java", source!("App.java")),
