@@ -249,6 +249,27 @@ fn a_shell_that_asks_about_its_input_is_not_blamed() {
     assert_eq!(findings(&run)[0]["object"], "socket(AF_INET)", "{}", run.json["denials"]);
 }
 
+/// Only where the caller has keys is it the sandbox that has none.
+#[test]
+fn a_key_that_is_not_found_is_the_sandboxs_fault_where_the_caller_has_keys() {
+    let (ws, home) = (Workspace::new("signing"), Workspace::new("signing-home"));
+    let run = || {
+        let sandbox = Sandbox::new(&ws).env("HOME", home.path());
+        sandbox.run(sh("echo 'gpg: signing failed: No secret key' >&2; exit 2"))
+    };
+    let without = run();
+    assert_eq!(without.json["denials"]["verdict"], "not_sandbox", "{}", without.json["denials"]);
+    home.dir(".gnupg/private-keys-v1.d");
+    let with = run();
+    let found = &findings(&with)[0];
+    assert_eq!(
+        (&found["kind"], &found["object"]),
+        (&"private".into(), &"/home/agent/.gnupg".into()),
+        "{found}"
+    );
+    assert!(found["grant"].is_null(), "{found}");
+}
+
 // ---- hostile use -------------------------------------------------------------------------------
 
 #[test]

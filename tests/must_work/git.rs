@@ -5,7 +5,6 @@ use crate::common::{Raw, Sandbox, Workspace, bash, home};
 use Cell::{Copy, Fails, Works};
 use std::path::Path;
 use std::process::Command;
-use std::sync::OnceLock;
 
 /// Runs a script outside, without the host's own configuration of git.
 fn outside(dir: &Path, script: &str) -> Result<(), String> {
@@ -357,8 +356,7 @@ pub static LISTED: &[Listed] = &[
         happens: "no key: HOME is private",
         tries: &[Try {
             says: "failed to sign",
-            // There is none outside either, where this is tried; so it is not the sandbox's fault.
-            named: None,
+            named: Some(("private", "/home/agent/.gnupg")),
             ..fails("git commit -q --allow-empty -S -m x")
         }],
     },
@@ -445,43 +443,51 @@ const ELSEWHERE: &[&str] = &[
     "git init -q /tmp/fresh; git -C /tmp/fresh config user.name x",
 ];
 
-/// A repository with all that the commands need, made once and copied for each.
-fn repository() -> Workspace {
-    static MADE: OnceLock<Workspace> = OnceLock::new();
-    let template = MADE.get_or_init(|| {
-        let ws = Workspace::new("git-template");
+/// Where the commands run.
+struct Bench {
+    /// A repository with all that they need, copied for each.
+    template: Workspace,
+    /// The caller's home, with keys in it.
+    home: Workspace,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let (template, home) = (Workspace::new("git-template"), Workspace::new("git-home"));
+        home.dir(".gnupg/private-keys-v1.d");
         let commit = "git add .; git commit -q -m";
         outside(
-            ws.path(),
+            template.path(),
             &format!(
                 "{INIT} mkdir dir; echo two > dir/b.txt; {commit} second
                 git branch tracked; git config branch.tracked.remote .; git config branch.tracked.merge refs/heads/main
                 git switch -q -c side; echo side > s.txt; {commit} side; git switch -q main
                 git init -q -b main other; (cd other; {INIT} git config receive.denyCurrentBranch ignore)
                 echo other/ > .git/info/exclude
-                git -c protocol.file.allow=always submodule add -q ./other sub 2>/dev/null || git -c protocol.file.allow=always submodule add -q \"$PWD/other\" sub
+                git -c protocol.file.allow=always submodule add -q \"$PWD/other\" sub
                 git config -f .gitmodules submodule.lazy.path lazy; git config -f .gitmodules submodule.lazy.url ./other
                 git update-index --add --cacheinfo 160000,$(git rev-parse HEAD),lazy; mkdir lazy
                 {commit} third; git remote add origin ./other; git fetch -q origin"
             ),
         )
         .unwrap();
-        ws
-    });
-    let copy = Workspace::new("git");
-    outside(template.path(), &format!("cp -a . {}", copy.path().display())).unwrap();
-    copy
-}
+        Self { template, home }
+    }
 
-fn run(ws: &Workspace, script: &str) -> Raw {
-    let script = format!("set -euo pipefail\n{script}");
-    Sandbox::new(ws).profile("offline").env("LC_ALL", "C").with_result().raw(bash(&script))
+    /// Runs a script in a copy under `offline`.
+    fn run(&self, script: &str) -> (Workspace, Raw) {
+        let ws = Workspace::new("git");
+        outside(self.template.path(), &format!("cp -a . {}", ws.path().display())).unwrap();
+        let script = format!("set -euo pipefail\n{script}");
+        let sandbox = Sandbox::new(&ws).profile("offline").env("LC_ALL", "C").env("HOME", self.home.path());
+        let raw = sandbox.with_result().raw(bash(&script));
+        (ws, raw)
+    }
 }
 
 impl Try {
-    fn check(&self) -> Result<(), String> {
-        let ws = repository();
-        let raw = run(&ws, self.script);
+    fn check(&self, bench: &Bench) -> Result<(), String> {
+        let (ws, raw) = bench.run(self.script);
         if raw.result.is_none() || (raw.code() == 0) != self.done {
             return Err(format!("it should {}: {}", if self.done { "succeed" } else { "fail" }, told(&raw)));
         }
@@ -507,18 +513,18 @@ impl Try {
 
 /// Every line of the list as it is written.
 pub fn listed_commands_fail_by_the_reason_that_is_named() {
+    let bench = Bench::new();
     let tries = LISTED.iter().flat_map(|line| line.tries.iter());
     let wrong: Vec<String> =
-        tries.filter_map(|t| t.check().err().map(|why| format!("{}: {why}", t.script))).collect();
+        tries.filter_map(|t| t.check(&bench).err().map(|why| format!("{}: {why}", t.script))).collect();
     assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
 }
 
 /// Every command that the document says to work.
 pub fn unlisted_commands_work() {
-    let mut wrong = Vec::new();
+    let (bench, mut wrong) = (Bench::new(), Vec::new());
     for script in WORKING.iter().map(|(_, script)| script).chain(ELSEWHERE) {
-        let ws = repository();
-        let raw = run(&ws, script);
+        let (ws, raw) = bench.run(script);
         let moved = raw.result.as_ref().map(|r| r["protected_created"].as_array().map(Vec::len));
         if raw.code() != 0 || moved != Some(Some(0)) || raw.err().contains(BUSY) {
             wrong.push(format!("{script}: moved {moved:?} {}", told(&raw)));
