@@ -118,6 +118,24 @@ impl Pty {
         }
     }
 
+    /// Presses a key until it has made `text` appear.
+    fn press(&mut self, key: &str, text: &str) {
+        let until = Instant::now() + PATIENCE;
+        while !contains(&self.seen, text.as_bytes()) {
+            assert!(
+                Instant::now() < until,
+                "{text:?} did not come, but {:?}",
+                String::from_utf8_lossy(&self.seen)
+            );
+            self.keys(key);
+            let next = Instant::now() + Duration::from_millis(500);
+            while Instant::now() < next && !contains(&self.seen, text.as_bytes()) {
+                self.read(Duration::from_millis(50));
+            }
+        }
+        self.expect(text);
+    }
+
     /// Waits for the end: exit code, or 128 and the signal.
     fn end(&mut self) -> i32 {
         let mut child = self.child.take().unwrap();
@@ -205,8 +223,8 @@ fn a_shell_inside_has_job_control() {
         pty.keys("echo s-$((2+2)); fg\n");
         pty.expect("s-4");
         pty.expect("exec sleep 1000'");
-        pty.keys("\x03");
-        pty.expect("ready> ");
+        // `fg` names the job before it hands over the terminal.
+        pty.press("\x03", "ready> ");
         pty.keys("sh -c 'echo run\"\"ning; exec cat'\n");
         pty.expect("running");
         pty.keys("some line\n");
