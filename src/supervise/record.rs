@@ -8,7 +8,7 @@ use super::outcome::{Boundary, Fault, Outcome, Report};
 use super::output::Kept;
 use super::recover::Recovered;
 use crate::base::{Digest, RunId, canonical_json};
-use crate::evidence::redact::{self, Context};
+use crate::evidence::redact::{self, Context, Redacted};
 use crate::evidence::{
     Accepted, Created, Durable, End, Kind, NewRun, Orphan, Payload, Place, Signer, Stamp, State, Statement,
     Store, StoreError, Subject, Terminal, Txn,
@@ -23,6 +23,8 @@ use std::ops::Deref;
 pub const SCHEMA: &str = "stockade.run/1";
 /// Runs of dead owners that are closed at one start, at most; those after them are closed at the next.
 const ORPHANS_MAX: usize = 32;
+/// Words of a command line that are looked at.
+const ARGUMENTS_MAX: usize = 1024;
 /// Characters of a command line in lists.
 const COMMAND_CHARS: usize = 256;
 
@@ -269,9 +271,24 @@ impl Recorder {
         Ok(())
     }
 
+    /// Program and arguments, redacted, as far as their bound goes.
+    fn arguments(&self) -> Vec<Redacted> {
+        let mut left = redact::ARGUMENTS;
+        let fits = |text: &Redacted| {
+            left = left.saturating_sub(text.as_str().len() + 1);
+            left > 0
+        };
+        let argv = &self.asked.argv[..self.asked.argv.len().min(ARGUMENTS_MAX)];
+        redact::arguments(argv, &self.context)
+            .into_iter()
+            .map(|outcome| outcome.text)
+            .take_while(fits)
+            .collect()
+    }
+
     fn command_line(&self) -> String {
-        let line = redact::arguments(&self.asked.argv, &self.context);
-        crate::base::text::visible(line.as_str().as_bytes()).chars().take(COMMAND_CHARS).collect()
+        let words: Vec<String> = self.arguments().iter().map(|word| quoted(word.as_str())).collect();
+        crate::base::text::visible(words.join(" ").as_bytes()).chars().take(COMMAND_CHARS).collect()
     }
 
     /// The snapshot (AH-INV-2). Variables by their names: a digest of a short secret would give it away.
@@ -279,7 +296,8 @@ impl Recorder {
         let asked = &self.asked;
         let snapshot = json!({
             "stockade": env!("CARGO_PKG_VERSION"),
-            "argv": redact::arguments(&asked.argv, &self.context),
+            "argv": self.arguments(),
+            "argv_words": asked.argv.len(),
             "gaps": plan.map(|plan| &plan.containment.gaps),
             "caller": facts.map(|f| json!({ "uid": f.uid, "gid": f.gid })),
             "captured": asked.captured,
@@ -427,6 +445,15 @@ impl Recorder {
             version: env!("CARGO_PKG_VERSION").to_owned(),
         }
     }
+}
+
+/// A word as a POSIX shell would need it.
+fn quoted(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,+@%^[]".contains(c);
+    if !word.is_empty() && word.chars().all(plain) {
+        return word.to_owned();
+    }
+    format!("'{}'", word.replace('\'', "'\\''"))
 }
 
 /// Bytes of a fault's text in the record.
