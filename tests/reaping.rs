@@ -268,7 +268,18 @@ fn a_frozen_run_is_thawed_and_dies() {
         carrying(&marker).into_iter().map(|(pid, _)| pid).filter(|pid| *pid != live.pid()).collect();
     let dir = std::path::Path::new("/sys/fs/cgroup/freezer").join(unique("sbxguard-freeze"));
     if std::fs::create_dir(&dir).is_err() {
-        common::skip("no v1 freezer hierarchy");
+        // cgroup2 alone: the run's own cgroup is frozen, and its kill needs no thaw. cgroup-v2.rst, cgroup.kill.
+        let listed = std::fs::read_to_string(format!("/proc/{}/cgroup", members[0])).unwrap();
+        let own = listed.lines().find_map(|l| l.strip_prefix("0::/")).unwrap();
+        let own = std::path::Path::new("/sys/fs/cgroup").join(own);
+        std::fs::write(own.join("cgroup.freeze"), "1").unwrap();
+        assert!(common::await_that(GONE, || {
+            std::fs::read_to_string(own.join("cgroup.events")).unwrap().contains("frozen 1")
+        }));
+        twice(&live);
+        let raw = live.finish(Duration::from_secs(30));
+        assert!(!raw.overrun, "{raw:?}");
+        assert_gone(&marker, "frozen in cgroup2");
         return;
     }
     let freezer = Freezer(dir.clone());

@@ -15,4 +15,5 @@ pub mod pump;
 pub mod quarantine;
 pub mod recover;
 pub mod state_dir;
+mod subtree;
 pub mod terminal;
