@@ -7,10 +7,17 @@ use common::{Row, Workspace, allow, check, deny, observe};
 /// Known dangerous calls: EPERM. The control says what an uncontained (or unconfined) program sees.
 #[test]
 fn dangerous_calls_are_refused() {
+    let bpf_is_closed = !common::root()
+        && std::fs::read_to_string("/proc/sys/kernel/unprivileged_bpf_disabled")
+            .is_ok_and(|t| t.trim() != "0");
     let ws = Workspace::new("danger");
     let rows: Vec<Row> = vec![
         deny("perf_event_open", "EPERM").outside("EFAULT"),
-        deny("bpf_map_create", "EPERM").outside("EINVAL"),
+        if bpf_is_closed {
+            deny("bpf_map_create", "EPERM").no_control("kernel.unprivileged_bpf_disabled is set")
+        } else {
+            deny("bpf_map_create", "EPERM").outside("EINVAL")
+        },
         deny("bpf_prog_load", "EPERM").no_control("see bpf_map_create"),
         deny("userfaultfd", "EPERM").outside("OK"),
         deny("ptrace_traceme", "EPERM").outside("OK"),

@@ -81,7 +81,7 @@ fn a_time_out_ends_every_shape() {
         let marker = unique("timeout");
         let raw = Sandbox::new(&ws)
             .guarded(4 << 30, 2000)
-            .options(["--timeout", "600ms"])
+            .options(["--timeout", &common::paced(600)])
             .with_result()
             .raw(shape(&ws, name, &marker, 0));
         assert_eq!(raw.code(), 124, "{name}: {raw:?}");

@@ -145,6 +145,11 @@ pub fn other_kernel() -> bool {
     std::env::var_os("STOCKADE_TEST_KERNEL").is_some()
 }
 
+/// A time that a command needs to get going, as `--timeout` takes it: ten times as long in a guest, which may be emulated.
+pub fn paced(ms: u32) -> String {
+    format!("{}ms", if other_kernel() { ms * 10 } else { ms })
+}
+
 /// Whether the kernel's Landlock has at least this ABI; a skip by name otherwise, where it may lack it.
 #[must_use]
 pub fn needs_landlock(abi: i64) -> bool {
