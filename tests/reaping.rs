@@ -232,7 +232,7 @@ fn a_large_forest_falls() {
         .profile(&profile)
         .guarded(8 << 30, 6000)
         .with_result()
-        .options(["--timeout", "50s"])
+        .options(["--timeout", &common::paced(50_000)])
         .spawn(shape(&ws, "forest", &marker, 5000));
     live.expect_output("forest 5000");
     twice(&live);

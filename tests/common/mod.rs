@@ -145,9 +145,19 @@ pub fn other_kernel() -> bool {
     std::env::var_os("STOCKADE_TEST_KERNEL").is_some()
 }
 
-/// A time that a command needs to get going, as `--timeout` takes it: ten times as long in a guest, which may be emulated.
-pub fn paced(ms: u32) -> String {
-    format!("{}ms", if other_kernel() { ms * 10 } else { ms })
+/// Milliseconds that a command is given to get going: ten times as many in a guest, which may be emulated.
+pub fn pace(ms: u64) -> u64 {
+    if other_kernel() { ms * 10 } else { ms }
+}
+
+/// How long is waited before a test fails: in a guest longer as well.
+fn unhurried(patience: Duration) -> Duration {
+    if other_kernel() { patience * 5 } else { patience }
+}
+
+/// The same as `--timeout` takes it.
+pub fn paced(ms: u64) -> String {
+    format!("{}ms", pace(ms))
 }
 
 /// Whether the kernel's Landlock has at least this ABI; a skip by name otherwise, where it may lack it.
@@ -477,7 +487,7 @@ impl Live {
         self.stdout
             .as_ref()
             .expect("stdout is piped")
-            .wait(Instant::now() + patience, |seen| contains(seen, text.as_bytes()))
+            .wait(Instant::now() + unhurried(patience), |seen| contains(seen, text.as_bytes()))
     }
 
     /// [`Self::await_output`], or a failed test that shows what there was instead.
@@ -505,7 +515,7 @@ impl Live {
 
     /// Waits for the end, at most `patience`, then kills.
     pub fn finish(mut self, patience: Duration) -> Raw {
-        let until = self.started + patience;
+        let until = self.started + unhurried(patience);
         let mut overrun = false;
         let mut nap = Duration::from_micros(200);
         let status = loop {
@@ -1214,7 +1224,7 @@ pub fn await_gone(marker: &str, patience: Duration) -> Result<Duration, Vec<(i32
         if left.is_empty() {
             return Ok(start.elapsed());
         }
-        if start.elapsed() > patience {
+        if start.elapsed() > unhurried(patience) {
             return Err(left);
         }
         std::thread::sleep(Duration::from_millis(2));
@@ -1223,7 +1233,7 @@ pub fn await_gone(marker: &str, patience: Duration) -> Result<Duration, Vec<(i32
 
 /// Waits until `ready`, polling.
 pub fn await_that(patience: Duration, mut ready: impl FnMut() -> bool) -> bool {
-    let until = Instant::now() + patience;
+    let until = Instant::now() + unhurried(patience);
     while !ready() {
         if Instant::now() > until {
             return false;
