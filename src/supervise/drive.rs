@@ -244,6 +244,9 @@ impl<'a> Drive<'a> {
                 None
             }
         };
+        if let Some(cgroup) = &mut cgroup {
+            cgroup.hand_down(&facts.cgroup, &wanted);
+        }
         let verdict = verdict_key(plan, facts);
         let cached = if options.verify_live { None } else { load_verdict(store, &verdict) };
         let began = Instant::now();

@@ -17,4 +17,5 @@ pub mod record;
 pub mod recover;
 pub mod screen;
 pub mod state_dir;
+mod subtree;
 pub mod terminal;

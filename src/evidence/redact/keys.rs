@@ -140,8 +140,14 @@ pub fn harmless(value: &[u8], kind: Kind) -> bool {
     let punctuation = value.len() <= 3 && !value.iter().any(u8::is_ascii_alphanumeric);
     punctuation
         || [&b"[redacted]"[..], b"[omitted]", b"[redacted", b"[omitted"].contains(&value)
-        || kind == Kind::Counted && number
+        || kind == Kind::Counted && (number || counted(value))
         || PLAIN.iter().any(|plain| plain.as_bytes().eq_ignore_ascii_case(value))
+}
+
+/// A number in a list, as logs have them: `max_tokens: 4096, total_tokens: 12`.
+fn counted(value: &[u8]) -> bool {
+    let digits = value.iter().take_while(|c| c.is_ascii_digit()).count();
+    (1..=12).contains(&digits) && matches!(value.get(digits..digits + 2), Some([b',' | b';', b' ']))
 }
 
 fn skip(text: &[u8], mut at: usize, set: &[u8]) -> usize {
