@@ -11,7 +11,7 @@ use crate::base::{Digest, RunId};
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags, OptionalExtension as _, Transaction, TransactionBehavior, params};
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How long a step waits for another process's transaction (MA-TLS-15).
 pub const LOCK_WAIT: Duration = Duration::from_secs(10);
@@ -110,7 +110,7 @@ impl Store {
             let path = place.database();
             let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
             let mut conn = connect(&path, flags)?;
-            ready(&mut conn, &path)?;
+            ready(&mut conn, &place)?;
             schema::check(&conn, &path)?;
             let owner = Owner::new(&place)?;
             Ok((conn, owner, named))
@@ -274,11 +274,29 @@ pub(super) fn connect(path: &Path, flags: OpenFlags) -> Result<Connection, Store
 }
 
 /// Makes or upgrades the tables.
-fn ready(conn: &mut Connection, path: &Path) -> Result<(), StoreError> {
+fn ready(conn: &mut Connection, place: &Place) -> Result<(), StoreError> {
+    let path = place.database();
+    if schema::look(conn, &path)? == Found::Version(schema::SCHEMA_VERSION) {
+        return Ok(());
+    }
+    // One at a time: a switch of the journal's mode is refused at once where another connection is just looking.
+    let _held = place.hold()?;
+    let until = Instant::now() + LOCK_WAIT;
+    loop {
+        match make(conn, &path) {
+            Err(StoreError::Locked { .. }) if Instant::now() < until => {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            other => return other,
+        }
+    }
+}
+
+fn make(conn: &mut Connection, path: &Path) -> Result<(), StoreError> {
+    let failed = StoreError::of("making the tables");
     if schema::look(conn, path)? == Found::Version(schema::SCHEMA_VERSION) {
         return Ok(());
     }
-    let failed = StoreError::of("making the tables");
     let mode: String = conn
         .query_row("PRAGMA journal_mode = WAL", [], |row| row.get(0))
         .map_err(StoreError::of("switching to a write-ahead log"))?;
@@ -290,7 +308,6 @@ fn ready(conn: &mut Connection, path: &Path) -> Result<(), StoreError> {
     }
     conn.execute_batch("PRAGMA synchronous = FULL").map_err(&failed)?;
     let tx = conn.transaction_with_behavior(TransactionBehavior::Immediate).map_err(&failed)?;
-    // Another process may have done it while we waited.
     match schema::look(&tx, path)? {
         Found::Version(schema::SCHEMA_VERSION) => return Ok(()),
         Found::Empty => {
@@ -803,6 +820,20 @@ mod tests {
         assert_eq!(rows(&store, "SELECT count(*) FROM events"), 16 * 22);
         assert_eq!(rows(&store, "SELECT count(*) FROM runs WHERE state = 'completed' AND events = 22"), 16);
         assert_eq!(rows(&store, "SELECT max(n) FROM ledger"), 32);
+    }
+
+    #[test]
+    fn many_make_it_at_once() {
+        for _ in 0..5 {
+            let root = Root::new();
+            std::thread::scope(|scope| {
+                for n in 0..12 {
+                    let root = &root;
+                    scope.spawn(move || root.store().durable(|txn| txn.begin(&run(n))).unwrap());
+                }
+            });
+            assert_eq!(rows(&root.store(), "SELECT count(*) FROM runs"), 12);
+        }
     }
 
     #[test]
