@@ -317,7 +317,7 @@ impl Keys {
     /// Names of the files that are there, sorted.
     ///
     /// # Errors
-    /// A system call; more than [`KEY_FILES_MAX`].
+    /// A system call; more than 4096 files.
     pub fn names(&self) -> Result<Vec<String>, StoreError> {
         let failed = |e| StoreError::io("list", &self.path, e);
         let mut names = Vec::new();

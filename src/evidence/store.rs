@@ -668,6 +668,7 @@ impl Txn<'_> {
     }
 
     /// The transaction, for the other tables of the evidence.
+    #[allow(dead_code, reason = "for the writers of single tables")]
     pub(super) fn sql(&self) -> &Transaction<'_> {
         self.tx
     }
