@@ -3,6 +3,7 @@
 
 pub mod base;
 pub mod cli;
+pub mod evidence;
 pub mod manifest;
 pub mod plan;
 pub mod policy;

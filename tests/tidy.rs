@@ -37,19 +37,21 @@ const MODULES: &[Module] = &[
     Module { name: "policy", uses: &["base", "manifest"], touches: Touches::Nothing },
     // The policy's words (access, posture, user) are the plan's words as well.
     Module { name: "plan", uses: &["base", "policy"], touches: Touches::Nothing },
+    Module { name: "evidence", uses: &[], touches: Touches::Host },
     // What has to be looked at on the host is what a policy and a request name.
     Module { name: "probe", uses: &["base", "policy", "plan", "sys"], touches: Touches::Host },
+    Module { name: "evidence", uses: &["base"], touches: Touches::Host },
     Module { name: "sandbox", uses: &["base", "policy", "plan", "sys"], touches: Touches::Host },
     // `probe` for the verdict cache and the binary's build id.
     Module {
         name: "supervise",
-        uses: &["base", "policy", "plan", "probe", "sandbox", "sys"],
+        uses: &["base", "policy", "plan", "probe", "evidence", "sandbox", "sys"],
         touches: Touches::Host,
     },
     // `sandbox` for the mutants' names, `sys` for the descriptor that `--result-fd` names.
     Module {
         name: "cli",
-        uses: &["base", "manifest", "policy", "plan", "probe", "sandbox", "supervise", "sys"],
+        uses: &["base", "manifest", "policy", "plan", "probe", "evidence", "sandbox", "supervise", "sys"],
         touches: Touches::Host,
     },
 ];

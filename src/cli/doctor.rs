@@ -133,8 +133,13 @@ fn checks(facts: &HostFacts) -> Vec<Check> {
     let controller = |name: &str| {
         let reached = cgroup.v1.get(name).is_some_and(|d| d.writable)
             || (v2_writable && cgroup.v2_controllers.iter().any(|c| c == name));
-        (!reached)
-            .then(|| (format!("the {name} controller is not writable for this user"), DELEGATE.to_owned()))
+        let why = || match &cgroup.v2_hindrance {
+            Some(why) if !cgroup.v1.contains_key(name) => {
+                format!("there is no {name} controller for an executor: {why}")
+            }
+            _ => format!("the {name} controller is not writable for this user"),
+        };
+        (!reached).then(|| (why(), DELEGATE.to_owned()))
     };
     let kill = match (v2_writable, cgroup.v2_kill) {
         (true, true) => None,

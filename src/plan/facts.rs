@@ -30,7 +30,8 @@ impl Fact {
 /// One cgroup hierarchy as seen from our own membership.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CgroupDir {
-    /// The directory of our own cgroup in it, below the mount point.
+    /// The directory in which executors' cgroups are made: our own cgroup in it; in cgroup2 the one around it where our
+    /// own can hand no controller down.
     pub own: HostPath,
     /// Whether we can make child cgroups there and put processes into them.
     pub writable: bool,
@@ -45,8 +46,14 @@ pub struct CgroupFacts {
     pub v2_kill: bool,
     /// A clone into a fresh cgroup lives (kernels 6.16–7.2 kill it when our own cgroup was ever killed).
     pub v2_clone_into: bool,
-    /// Controllers that children of our own cgroup get through cgroup2.
+    /// Controllers that children of that directory get through cgroup2.
     pub v2_controllers: Vec<String>,
+    /// They get some of them only once our process, alone in its cgroup, has moved into a leaf.
+    pub v2_leaf: bool,
+    /// Why children get none of the controllers that limits need, where they don't.
+    pub v2_hindrance: Option<String>,
+    /// Our own cgroup in cgroup2 and what of it decided the above, where it did: others can change that at any time.
+    pub v2_seen: Option<(HostPath, String)>,
     /// v1 hierarchies by controller (`memory`, `pids`, `cpu`, …).
     pub v1: BTreeMap<String, CgroupDir>,
     /// Swap is accounted (v1 `memory.memsw.*`, v2 `memory.swap.max`).

@@ -496,7 +496,12 @@ fn gaps(
         if wanted && !controller(name) {
             missing.push((
                 protection,
-                format!("the {name} controller is not writable for this user"),
+                match &host.cgroup.v2_hindrance {
+                    Some(why) if !host.cgroup.v1.contains_key(name) => {
+                        format!("there is no {name} controller for an executor: {why}")
+                    }
+                    _ => format!("the {name} controller is not writable for this user"),
+                },
                 delegate(),
             ));
         }
