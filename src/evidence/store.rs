@@ -355,7 +355,8 @@ impl Txn<'_> {
             return Err(lost.clone());
         }
         let before = self.ledger;
-        self.tx.execute_batch("SAVEPOINT apart").map_err(&failed)?;
+        let run = |sql: &str| self.tx.prepare_cached(sql).and_then(|mut s| s.execute([])).map(drop);
+        run("SAVEPOINT apart").map_err(&failed)?;
         let result = work(self);
         if let Err(e) = &result
             && self.tx.is_autocommit()
@@ -363,8 +364,11 @@ impl Txn<'_> {
             self.lost = Some(e.clone());
             return result;
         }
-        let end = if result.is_ok() { "RELEASE apart" } else { "ROLLBACK TO apart; RELEASE apart" };
-        self.tx.execute_batch(end).map_err(&failed)?;
+        let run = |sql: &str| self.tx.prepare_cached(sql).and_then(|mut s| s.execute([])).map(drop);
+        if result.is_err() {
+            run("ROLLBACK TO apart").map_err(&failed)?;
+        }
+        run("RELEASE apart").map_err(&failed)?;
         if result.is_err() {
             self.ledger = before;
         }
