@@ -132,6 +132,10 @@ pub fn plan(
 
 fn execute(exec: &Exec, delivery: &mut Delivery, about: &mut About) -> Result<Told, Fault> {
     let mutants = mutants(exec)?;
+    // First of all, since every other refusal in there would send its reader the wrong way.
+    if host::is_nested() {
+        return Err(fault::nested());
+    }
     let Ready { policy, request, caller } = meant(exec)?;
     about.profile(&policy);
     let result = launch(exec, delivery, about, mutants, (&policy, &request, &caller));

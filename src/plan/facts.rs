@@ -58,6 +58,33 @@ pub struct CgroupFacts {
     pub v1: BTreeMap<String, CgroupDir>,
     /// Swap is accounted (v1 `memory.memsw.*`, v2 `memory.swap.max`).
     pub swap_accounting: bool,
+    /// Every cgroup file system that is mounted is mounted read-only, as in a container.
+    pub read_only: bool,
+}
+
+impl CgroupFacts {
+    /// What gives an executor the cgroups that it lacks.
+    pub fn remedy(&self) -> &'static str {
+        if self.v2.is_none() && self.v1.is_empty() {
+            "give this container its cgroups: an OCI mount of type `cgroup` without `ro`; docker and podman: `--privileged`"
+        } else if self.read_only {
+            "give this container its cgroups writable: the OCI mount of type `cgroup` without `ro`; docker and podman: \
+             `--privileged`"
+        } else {
+            "run below a delegated cgroup: systemd-run --user --scope -p Delegate=yes stockade …"
+        }
+    }
+
+    /// Why there is no directory for an executor's cgroups, in words.
+    pub fn unwritable(&self, what: &str) -> String {
+        if self.v2.is_none() && self.v1.is_empty() {
+            format!("no {what}: no cgroup file system is mounted here")
+        } else if self.read_only {
+            format!("no {what}: the cgroup file system is mounted read-only")
+        } else {
+            format!("the {what} is not writable for this user")
+        }
+    }
 }
 
 /// Which of the two ways to build an executor is open.

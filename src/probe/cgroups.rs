@@ -99,7 +99,14 @@ pub fn probe(proc_root: &Path) -> Result<CgroupFacts, ProbeError> {
         try_v2(own, &mut facts)?;
     }
     try_v1(&located.v1, &mut facts)?;
+    facts.read_only = read_only(&mounts);
     Ok(facts)
+}
+
+/// Whether there are cgroup file systems, and all of them are read-only.
+fn read_only(mounts: &[MountLine]) -> bool {
+    let mut all = mounts.iter().filter(|m| m.fs_type == b"cgroup" || m.fs_type == b"cgroup2").peekable();
+    all.peek().is_some() && all.all(|m| m.options.split(|b| *b == b',').any(|o| o == b"ro"))
 }
 
 fn open_dir(path: &Path) -> Result<OwnedFd, Errno> {
