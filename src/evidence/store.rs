@@ -355,7 +355,9 @@ impl Txn<'_> {
             .map_err(&failed)?;
         let row = Row { no: self.tx.last_insert_rowid(), events: 0, head: first, open: true, ours: true };
         let accepted = self.add(&row, Kind::Created, stamp, &run.payload)?;
-        self.entry("begin", &id, &accepted.hash, None, stamp)?;
+        // The owner stands in no event.
+        let owner = Hash(*Digest::of(self.owner.as_bytes()).bytes());
+        self.entry("begin", &id, &accepted.hash, Some(&owner), stamp)?;
         Ok(accepted)
     }
 
