@@ -148,7 +148,7 @@ fn every_way_out_is_told_apart() {
     assert_eq!(at.last(), state("failed", "limit", 124));
     assert_eq!(at.sandbox().raw(["/no/such/program"]).code(), 127);
     assert_eq!(at.last(), state("failed", "refused", 127));
-    let mut live: Live = at.sandbox().spawn(["sh", "-c", "echo ready; sleep 60"]);
+    let live: Live = at.sandbox().spawn(["sh", "-c", "echo ready; sleep 60"]);
     live.expect_output("ready");
     live.signal(nix::sys::signal::Signal::SIGTERM);
     let raw = live.finish(Duration::from_secs(20));
@@ -251,7 +251,7 @@ fn a_locked_store_is_waited_for_and_then_named() {
 #[test]
 fn a_killed_owner_leaves_an_interrupted_run() {
     let at = State::new();
-    let mut live = at.sandbox().spawn(["sh", "-c", "echo x >> count; echo ready; sleep 60"]);
+    let live = at.sandbox().spawn(["sh", "-c", "echo x >> count; echo ready; sleep 60"]);
     live.expect_output("ready");
     live.signal(nix::sys::signal::Signal::SIGKILL);
     let _ = live.finish(Duration::from_secs(20));
@@ -294,7 +294,7 @@ fn a_full_disk_ends_the_run() {
     assert!(fault(&raw).contains("full"), "{}", raw.err());
     assert!(!marker.exists());
     // Filled from outside while the command runs: nothing else can reach that mount, so the test does it by /proc.
-    let mut live = at.sandbox().launcher(mounted("true")).spawn([
+    let live = at.sandbox().launcher(mounted("true")).spawn([
         "sh",
         "-c",
         "echo ready; while ! test -e go; do sleep 0.05; done",

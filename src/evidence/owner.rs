@@ -92,6 +92,11 @@ impl Owners {
         }
     }
 
+    /// The directory, for the collector.
+    pub fn dir(&self) -> &OwnedFd {
+        &self.dir
+    }
+
     /// Forgets an owner that is gone and whose runs are closed.
     pub fn forget(&self, name: &str) {
         if is_name(name) {
