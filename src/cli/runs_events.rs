@@ -152,15 +152,9 @@ pub fn tail(args: &Tail) -> Result<u8, Fault> {
             seen = Some(version);
         }
         if polls % OWNER_POLLS == 0 && reader.is_abandoned(&lines.run).map_err(|e| failed(&e))? {
-            // It may have ended, and its owner with it, since we looked.
-            lines.again()?;
-            if lines.run.is_open() {
-                let line = format!("stockade: run {} is {}\n", safe(&lines.run.id), state(&lines.run, true));
-                super::render::tell(&line);
-                return lines.write(u64::MAX).map(|_| exit::OK);
-            }
-            seen = None;
-            continue;
+            let line = format!("stockade: run {} is {}\n", safe(&lines.run.id), state(&lines.run, true));
+            super::render::tell(&line);
+            return lines.write(u64::MAX).map(|_| exit::OK);
         }
         polls += 1;
         if left() {

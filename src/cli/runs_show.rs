@@ -35,7 +35,8 @@ struct Record {
 pub fn run(args: &ShowRun) -> Result<u8, Fault> {
     let reader = reader(&args.state_dir)?;
     let failed = failed("reading a run");
-    let record = reader.at_once(|| read(&reader, &args.run)).map_err(|e| failed(&e))?;
+    let mut record = reader.at_once(|| read(&reader, &args.run)).map_err(|e| failed(&e))?;
+    record.abandoned = reader.is_abandoned(&record.run).map_err(|e| failed(&e))?;
     if args.json {
         return print(&document(&record.document(), true)?);
     }
@@ -44,7 +45,6 @@ pub fn run(args: &ShowRun) -> Result<u8, Fault> {
 
 fn read(reader: &Reader, name: &str) -> Result<Record, StoreError> {
     let run = reader.find(name)?;
-    let abandoned = reader.is_abandoned(&run)?;
     let payload = |kind: Kind| -> Result<Value, StoreError> {
         let kinds = [kind.name().to_owned()];
         let from = reader.last_events(&run, &kinds, 1)?;
@@ -62,7 +62,7 @@ fn read(reader: &Reader, name: &str) -> Result<Record, StoreError> {
     let from = reader.last_events(&run, &[], TIMELINE / 2)?.max(seen + 1);
     timeline.extend(reader.events(&run, from, &[], TIMELINE / 2)?);
     let receipt = reader.receipt(&run)?;
-    Ok(Record { run, abandoned, created, enforcement, terminal, timeline, receipt })
+    Ok(Record { run, abandoned: false, created, enforcement, terminal, timeline, receipt })
 }
 
 /// A value in words, visible. Lists with commas, objects as JSON.

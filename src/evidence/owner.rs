@@ -79,7 +79,8 @@ impl Owners {
         if !is_name(name) {
             return Ok(true);
         }
-        let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        // The lock needs no right to write: records are read where nothing can be written. flock(2).
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = match openat(&self.dir, name, flags, Mode::empty()) {
             Ok(file) => file,
             Err(Errno::NOENT) => return Ok(true),

@@ -424,7 +424,8 @@ impl Reader {
             .map_err(StoreError::of("reading a receipt"))
     }
 
-    /// Whether a run has not ended and nobody is at work on it any more: the next start of `exec` records that.
+    /// Whether a run has not ended and nobody is at work on it any more: the next start of `exec` records that. Not to be
+    /// asked within [`Self::at_once`], which does not see an end that has been recorded meanwhile.
     ///
     /// # Errors
     /// A system call.
@@ -432,12 +433,20 @@ impl Reader {
         if !run.is_open() {
             return Ok(false);
         }
-        match Owners::open(self.place()) {
-            Ok(owners) => owners.is_gone(&run.owner),
-            // Where nothing can be written nobody is at work.
-            Err(StoreError::ReadOnly { .. }) => Ok(true),
-            Err(e) => Err(e),
+        let gone = match Owners::open(self.place()) {
+            Ok(owners) => owners.is_gone(&run.owner)?,
+            // There is no such directory, and none can be made.
+            Err(StoreError::ReadOnly { .. }) => true,
+            Err(e) => return Err(e),
+        };
+        if !gone {
+            return Ok(false);
         }
+        // An owner that ends its run goes at once.
+        self.connection()
+            .prepare_cached("SELECT 1 FROM runs WHERE id = ?1 AND ended_ms IS NULL")
+            .and_then(|mut find| find.exists([&run.id]))
+            .map_err(StoreError::of("finding a run"))
     }
 
     /// A number that changes when another process commits. `PRAGMA data_version`.
