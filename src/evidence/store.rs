@@ -246,8 +246,16 @@ impl Store {
         }
     }
 
+    /// Writes the database anew without its free pages.
+    ///
+    /// # Errors
+    /// SQLite's: [`StoreError::Full`] where a second copy does not fit.
+    pub fn vacuum(&mut self) -> Result<(), StoreError> {
+        self.sync(true)?;
+        self.conn.execute_batch("VACUUM").map_err(StoreError::of("giving back free pages"))
+    }
+
     /// The connection, for what reads in a writer's name.
-    #[cfg(test)]
     pub(super) fn connection(&self) -> &Connection {
         &self.conn
     }
@@ -617,7 +625,8 @@ impl Txn<'_> {
         Ok(Accepted { seq, hash })
     }
 
-    /// Writes a blob that this step will reference; it is not collected before the step ends.
+    /// Writes a blob that this step will reference; it is not collected before the step ends. What the collector takes for
+    /// a reference is `events.blob` alone.
     ///
     /// # Errors
     /// See [`Blobs::put`].
