@@ -24,6 +24,7 @@ mod runs;
 mod runs_args;
 mod runs_events;
 mod runs_show;
+mod runs_verify;
 mod when;
 
 use crate::supervise::outcome::Fault;

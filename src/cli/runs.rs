@@ -7,7 +7,7 @@ use super::meant::Caller;
 use super::policy::document;
 use super::render::{self, safe};
 use super::runs_args::{Gc, InState, ListRuns, Runs};
-use super::{exit, fault, host, print, runs_events, runs_show, when};
+use super::{exit, fault, host, print, runs_events, runs_show, runs_verify, when};
 use crate::evidence::{self, Collected, Filter, Place, Reader, Retention, Run, Stamp, Store, StoreError};
 use crate::supervise::outcome::Fault;
 use crate::supervise::record;
@@ -29,12 +29,18 @@ pub fn run(command: &Runs) -> Result<u8, Fault> {
         Runs::Show(args) => runs_show::run(args),
         Runs::Events(args) => runs_events::events(args),
         Runs::Tail(args) => runs_events::tail(args),
+        Runs::Verify(args) => runs_verify::run(args),
+        Runs::Export(args) => runs_verify::export_runs(args),
+        Runs::Key(args) => runs_verify::key(args),
         Runs::Gc(args) => gc(args),
     }
 }
 
 /// The evidence below the state directory. Makes no state directory.
-fn place(state: &State) -> Result<Place, Fault> {
+///
+/// # Errors
+/// When there is none, or it cannot be used.
+pub fn place(state: &State) -> Result<Place, Fault> {
     let path = host::state_path(state.state_dir.as_ref(), &Caller::read())?;
     if !path.is_dir() {
         return Err(failed("opening the store")(&StoreError::Absent { path: path.join("evidence.db") }));

@@ -4,6 +4,7 @@ use super::args::State;
 use super::when;
 use crate::base::ByteSize;
 use clap::{Args, Subcommand, ValueEnum};
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// `stockade runs …`.
@@ -17,8 +18,59 @@ pub enum Runs {
     Events(EventsOf),
     /// The last events of a run; with --follow, those to come as well
     Tail(Tail),
+    /// Prove that records are what was recorded: chains, rows, receipts, blobs
+    Verify(Verify),
+    /// Write runs as JSON lines, which `verify --bundle` proves anywhere
+    Export(Export),
+    /// Print the public key that receipts are signed with, or change keys
+    Key(Key),
     /// Remove the records of runs that have ended: whole runs, the oldest first
     Gc(Gc),
+}
+
+/// `stockade runs verify`.
+#[derive(Debug, Clone, Args)]
+pub struct Verify {
+    /// One run alone: its id, the first 4 or more digits of it, or `last` [default: all of the store]
+    #[arg(value_name = "RUN")]
+    pub run: Option<String>,
+    /// Believe only receipts of this public key (PEM), not the keys that lie beside them
+    #[arg(long, value_name = "FILE")]
+    pub key: Vec<PathBuf>,
+    /// Verify an export instead of the store
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["run", "state_dir"])]
+    pub bundle: Option<PathBuf>,
+    #[command(flatten)]
+    pub state_dir: State,
+    /// As one JSON document
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `stockade runs export`.
+#[derive(Debug, Clone, Args)]
+pub struct Export {
+    /// Which: ids, the first 4 or more digits of them, or `last`
+    #[arg(value_name = "RUN", required_unless_present = "all", conflicts_with = "all")]
+    pub run: Vec<String>,
+    /// Every run
+    #[arg(long)]
+    pub all: bool,
+    /// Copy the content that the runs refer to into DIR
+    #[arg(long, value_name = "DIR")]
+    pub blobs: Option<PathBuf>,
+    #[command(flatten)]
+    pub state_dir: State,
+}
+
+/// `stockade runs key`.
+#[derive(Debug, Clone, Args)]
+pub struct Key {
+    /// Make a new key, vouched for by the old one
+    #[arg(long)]
+    pub rotate: bool,
+    #[command(flatten)]
+    pub state_dir: State,
 }
 
 impl Runs {
@@ -27,7 +79,9 @@ impl Runs {
         match self {
             Self::Events(args) => args.kind.len(),
             Self::Tail(args) => args.kind.len(),
-            Self::List(_) | Self::Show(_) | Self::Gc(_) => 0,
+            Self::Verify(args) => args.key.len(),
+            Self::Export(args) => args.run.len(),
+            Self::List(_) | Self::Show(_) | Self::Key(_) | Self::Gc(_) => 0,
         }
     }
 }
