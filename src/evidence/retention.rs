@@ -25,6 +25,8 @@ const BATCH_RUNS: usize = 200;
 /// How often a directory of blobs is tried whose lock a writer has, and how long after.
 const TRIES: u32 = 100;
 const PAUSE: Duration = Duration::from_millis(10);
+/// Seconds after which an owner that has not got its name never will: it takes two system calls.
+const OWNER_PENDING_S: i64 = 3600;
 /// Between two batches, for a writer that waits: SQLite's lock has no queue.
 const BREATH: Duration = Duration::from_millis(2);
 
@@ -323,9 +325,15 @@ fn owners(store: &Store) -> Result<(), StoreError> {
         .connection()
         .prepare_cached("SELECT 1 FROM runs WHERE ended_ms IS NULL AND owner = ?1")
         .map_err(&failed)?;
+    let now = Stamp::now().wall_ms / 1000;
     for name in names(owners.dir(), &store.place().path().join("owners"))? {
-        // One that begins with a dot is not locked yet; one that has its name is never locked again.
-        if !name.starts_with('.') && owners.is_gone(&name)? && !find.exists([&name]).map_err(&failed)? {
+        // One that begins with a dot is not locked yet, or never will be; one that has its name is never locked again.
+        if name.starts_with('.') {
+            let made = statat(owners.dir(), &*name, AtFlags::SYMLINK_NOFOLLOW).map_or(now, |s| s.st_mtime);
+            if now.saturating_sub(made) > OWNER_PENDING_S {
+                let _ = unlinkat(owners.dir(), &*name, AtFlags::empty());
+            }
+        } else if owners.is_gone(&name)? && !find.exists([&name]).map_err(&failed)? {
             owners.forget(&name);
         }
     }
