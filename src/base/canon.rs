@@ -31,6 +31,11 @@ impl Digest {
         Ok(Self::of(&canonical_json(value)?))
     }
 
+    /// A digest that was computed elsewhere.
+    pub fn from_bytes(bytes: [u8; 32]) -> Self {
+        Self(bytes)
+    }
+
     /// The 64 hexadecimal digits without a prefix.
     pub fn hex(&self) -> String {
         hex(&self.0)
@@ -39,6 +44,22 @@ impl Digest {
     /// The raw 32 bytes.
     pub fn bytes(&self) -> &[u8; 32] {
         &self.0
+    }
+}
+
+/// The digest of bytes that come in pieces.
+#[derive(Debug, Clone, Default)]
+pub struct Digester(Sha256);
+
+impl Digester {
+    /// The next piece.
+    pub fn push(&mut self, piece: &[u8]) {
+        self.0.update(piece);
+    }
+
+    /// Of all pieces.
+    pub fn end(self) -> Digest {
+        Digest(self.0.finalize().into())
     }
 }
 

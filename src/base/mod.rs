@@ -10,7 +10,7 @@ pub mod protection;
 pub mod text;
 pub mod units;
 
-pub use canon::{Digest, OsBytes, canonical_json};
+pub use canon::{Digest, Digester, OsBytes, canonical_json};
 pub use ids::RunId;
 pub use path::{HostPath, RelPath, SandboxPath};
 pub use pattern::name_matches;

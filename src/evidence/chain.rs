@@ -3,6 +3,7 @@
 //! Fields are length-prefixed (64 bit, big-endian), each kind of hash begins with a domain string of its own, and the first
 //! link is bound to what the chain belongs to: a row cannot be moved to another place, run or store unseen.
 
+use crate::base::Digest;
 use crate::base::canon::hex;
 use sha2::{Digest as _, Sha256};
 
@@ -20,6 +21,11 @@ impl Hash {
     /// Hexadecimal, without a prefix.
     pub fn hex(&self) -> String {
         hex(&self.0)
+    }
+
+    /// As a digest of other formats.
+    pub fn digest(&self) -> Digest {
+        Digest::from_bytes(self.0)
     }
 
     /// From a stored column.

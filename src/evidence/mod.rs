@@ -14,6 +14,7 @@ mod chain;
 mod dsse;
 mod error;
 mod event;
+mod export;
 mod group;
 mod key;
 mod owner;
@@ -24,6 +25,7 @@ mod schema;
 mod store;
 #[cfg(test)]
 mod testing;
+mod verify;
 
 pub use blob::{BlobHold, BlobRef, Blobs};
 pub use chain::{Hash, event_hash, genesis, ledger_hash};
@@ -32,6 +34,7 @@ pub use error::StoreError;
 pub use event::{
     Accepted, Created, EVENT_BYTES_MAX, INLINE_BYTES_MAX, Kind, Payload, Stamp, State, Terminal,
 };
+pub use export::{ExportError, Exported, export};
 pub use group::{Committer, Pending};
 pub use key::{Keys, PublicKey, Rotation, Trusted};
 pub use owner::Owner;
@@ -40,3 +43,4 @@ pub use read::Reader;
 pub use receipt::{Chain, Receipt, Signer, Statement, Subject};
 pub use schema::{APPLICATION_ID, SCHEMA_VERSION};
 pub use store::{Durable, End, NewRun, Store, Txn};
+pub use verify::{Counts, Finding, Verification, What, Which, verify, verify_bundle};

@@ -2,7 +2,7 @@
 //! are 0700 and files 0600, of the user that runs us; a link, a second name or another owner is refused (MA-TLS-17).
 
 use super::StoreError;
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, fstat, mkdirat, openat, statat};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, fstat, fsync, mkdirat, openat, statat};
 use rustix::io::Errno;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -46,9 +46,11 @@ impl Place {
     /// Makes the database's file when it is missing, empty and 0600, so that what SQLite puts beside it is 0600 as well;
     /// checks the files that are there.
     ///
+    /// Whether the write-ahead log was there.
+    ///
     /// # Errors
     /// [`StoreError::Unsafe`], or a system call.
-    pub fn prepare(&self) -> Result<(), StoreError> {
+    pub fn prepare(&self) -> Result<bool, StoreError> {
         match self.check_file(DATABASE) {
             Err(StoreError::Io { errno: Errno::NOENT, .. }) => {
                 let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -72,18 +74,30 @@ impl Place {
             Err(StoreError::Io { errno: Errno::NOENT, .. }) => {
                 Err(StoreError::Absent { path: self.database() })
             }
-            other => other.and_then(|()| self.check_beside()),
+            other => other.and_then(|()| self.check_beside()).map(|_| ()),
         }
     }
 
-    fn check_beside(&self) -> Result<(), StoreError> {
-        for name in ["evidence.db-wal", "evidence.db-shm"] {
+    fn check_beside(&self) -> Result<bool, StoreError> {
+        let mut there = [false; 2];
+        for (there, name) in there.iter_mut().zip(["evidence.db-wal", "evidence.db-shm"]) {
             match self.check_file(name) {
                 Err(StoreError::Io { errno: Errno::NOENT, .. }) => {}
-                other => other?,
+                other => {
+                    other?;
+                    *there = true;
+                }
             }
         }
-        Ok(())
+        Ok(there[0])
+    }
+
+    /// Makes the names in the directory durable.
+    ///
+    /// # Errors
+    /// fsync(2).
+    pub fn sync(&self) -> Result<(), StoreError> {
+        fsync(&self.dir).map_err(|e| StoreError::io("sync", &self.path, e))
     }
 
     /// That `name` is a file of ours which nobody else can read or has another name for.

@@ -14,6 +14,9 @@ pub const SCHEMA_VERSION: i32 = STEPS.len() as i32;
 
 /// The steps.
 ///
+/// `runs.began` and `runs.finished` are the run's entries in the ledger. Few indexes: each costs a page of the log in every
+/// run, and lists walk the newest runs.
+///
 /// `events.at` is `run.no * 2^32 + seq`: the events of a run lie together and in order.
 pub const STEPS: &[&str] = &["
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT, WITHOUT ROWID;
@@ -34,11 +37,11 @@ CREATE TABLE runs (
   ended_ms INTEGER,
   events INTEGER NOT NULL,
   bytes INTEGER NOT NULL,
-  head BLOB NOT NULL
+  head BLOB NOT NULL,
+  began INTEGER NOT NULL,
+  finished INTEGER
 ) STRICT;
 CREATE INDEX runs_open ON runs(owner) WHERE ended_ms IS NULL;
-CREATE INDEX runs_state ON runs(state, no);
-CREATE INDEX runs_profile ON runs(profile, no);
 CREATE INDEX runs_correlation ON runs(correlation, no) WHERE correlation IS NOT NULL;
 CREATE TABLE events (
   at INTEGER PRIMARY KEY,
@@ -59,8 +62,6 @@ CREATE TABLE ledger (
   wall_ms INTEGER NOT NULL,
   hash BLOB NOT NULL
 ) STRICT;
-CREATE INDEX ledger_run ON ledger(run);
-CREATE INDEX runs_plan ON runs(plan) WHERE plan IS NOT NULL;
 CREATE TABLE plans (digest TEXT PRIMARY KEY, plan TEXT NOT NULL) STRICT, WITHOUT ROWID;
 CREATE TABLE receipts (run INTEGER PRIMARY KEY, envelope TEXT NOT NULL) STRICT;
 "];

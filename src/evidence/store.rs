@@ -17,8 +17,9 @@ use std::time::Duration;
 pub const LOCK_WAIT: Duration = Duration::from_secs(10);
 /// Events of a run at most: 32 bits of `events.at` hold the sequence.
 pub const RUN_EVENTS_MAX: i64 = (1 << 32) - 1;
-/// Pages of the write-ahead log after which it is brought into the database.
-pub const CHECKPOINT_PAGES: i64 = 1024;
+/// Pages of the write-ahead log after which it is brought into the database: the first process that opens the database
+/// reads all of the log, about 5 µs for a page.
+pub const CHECKPOINT_PAGES: i64 = 256;
 
 /// A value that was committed and synced before this was made: only this module can make one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -81,7 +82,10 @@ pub struct Store {
     place: Place,
     owner: Owner,
     blobs: Option<Blobs>,
+    /// SQLite starts with `synchronous = FULL`.
     synced: bool,
+    /// The names of the database's files are durable.
+    named: bool,
 }
 
 impl Store {
@@ -90,14 +94,14 @@ impl Store {
     /// # Errors
     /// Every kind but those about runs.
     pub fn open(place: Place) -> Result<Self, StoreError> {
-        place.prepare()?;
+        let named = place.prepare()?;
         let path = place.database();
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let mut conn = connect(&path, flags)?;
         ready(&mut conn, &path)?;
         schema::check(&conn, &path)?;
         let owner = Owner::new(&place)?;
-        Ok(Self { conn, place, owner, blobs: None, synced: false })
+        Ok(Self { conn, place, owner, blobs: None, synced: true, named })
     }
 
     /// Where it lies.
@@ -132,7 +136,12 @@ impl Store {
         work: impl FnOnce(&mut Txn<'_>) -> Result<T, StoreError>,
     ) -> Result<Durable<T>, StoreError> {
         self.sync(true)?;
-        self.step(work).map(Durable)
+        let value = self.step(work)?;
+        if !self.named {
+            self.place.sync()?;
+            self.named = true;
+        }
+        Ok(Durable(value))
     }
 
     fn sync(&mut self, synced: bool) -> Result<(), StoreError> {
@@ -211,6 +220,15 @@ impl Store {
             }
         }
         Ok(gone)
+    }
+
+    /// Forgets owners whose runs are closed.
+    pub fn forget(&self, orphans: &[(String, String)]) {
+        if let Ok(owners) = Owners::open(&self.place) {
+            for (_, owner) in orphans {
+                owners.forget(owner);
+            }
+        }
     }
 
     /// The connection, for what reads in a writer's name.
@@ -336,7 +354,8 @@ impl Txn<'_> {
         self.tx
             .prepare_cached(
                 "INSERT INTO runs (id, owner, kind, profile, command, workspace, correlation, plan, state, \
-                 created_ms, events, bytes, head) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, 'running', ?9, 0, 0, ?10)",
+                 created_ms, events, bytes, head, began) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, 'running', ?9, 0, 0, \
+                 ?10, 0)",
             )
             .and_then(|mut insert| {
                 insert.execute(params![
@@ -357,7 +376,11 @@ impl Txn<'_> {
         let accepted = self.add(&row, Kind::Created, stamp, &run.payload)?;
         // The owner stands in no event.
         let owner = Hash(*Digest::of(self.owner.as_bytes()).bytes());
-        self.entry("begin", &id, &accepted.hash, Some(&owner), stamp)?;
+        let n = self.entry("begin", &id, &accepted.hash, Some(&owner), stamp)?;
+        self.tx
+            .prepare_cached("UPDATE runs SET began = ?2 WHERE no = ?1")
+            .and_then(|mut update| update.execute([row.no, n]))
+            .map_err(&failed)?;
         Ok(accepted)
     }
 
@@ -462,7 +485,11 @@ impl Txn<'_> {
                 .and_then(|mut insert| insert.execute(params![row.no, envelope]))
                 .map_err(&failed)?;
         }
-        self.entry("end", id, &accepted.hash, also.as_ref(), stamp)?;
+        let n = self.entry("end", id, &accepted.hash, also.as_ref(), stamp)?;
+        self.tx
+            .prepare_cached("UPDATE runs SET finished = ?2 WHERE no = ?1")
+            .and_then(|mut update| update.execute([row.no, n]))
+            .map_err(&failed)?;
         Ok(accepted)
     }
 
@@ -558,7 +585,7 @@ impl Txn<'_> {
         blobs.put(bytes, hold)
     }
 
-    /// Adds an entry to the ledger.
+    /// Adds an entry to the ledger; its number.
     ///
     /// # Errors
     /// SQLite's.
@@ -569,7 +596,7 @@ impl Txn<'_> {
         head: &Hash,
         also: Option<&Hash>,
         stamp: Stamp,
-    ) -> Result<(), StoreError> {
+    ) -> Result<i64, StoreError> {
         let failed = StoreError::of("writing the ledger");
         let (n, prev) = match self.ledger {
             Some(last) => last,
@@ -583,7 +610,7 @@ impl Txn<'_> {
             })
             .map_err(&failed)?;
         self.ledger = Some((n + 1, hash));
-        Ok(())
+        Ok(n + 1)
     }
 
     fn last_entry(&self) -> Result<(i64, Hash), StoreError> {
