@@ -39,10 +39,19 @@ fn facts() -> CgroupFacts {
             let writable = rustix::fs::access(&dir, rustix::fs::Access::WRITE_OK).is_ok();
             let dir = || CgroupDir { own: HostPath::new(&dir).unwrap(), writable };
             if f[2] == "cgroup2" && controllers.is_empty() {
-                let have = std::fs::read_to_string(dir().own.as_path().join("cgroup.subtree_control"));
-                facts.v2_controllers =
-                    have.unwrap_or_default().split_whitespace().map(str::to_owned).collect();
+                let handed = |at: &Path| -> Vec<String> {
+                    let have = std::fs::read_to_string(at.join("cgroup.subtree_control"));
+                    have.unwrap_or_default().split_whitespace().map(str::to_owned).collect()
+                };
                 facts.v2 = Some(dir());
+                facts.v2_controllers = handed(dir().own.as_path());
+                // Tests sit in a cgroup that holds processes and so hands nothing down: the one around it may.
+                let above = dir().own.as_path().parent().unwrap().to_owned();
+                if facts.v2_controllers.is_empty() && handed(&above).iter().any(|c| c == "pids") {
+                    let writable = rustix::fs::access(&above, rustix::fs::Access::WRITE_OK).is_ok();
+                    facts.v2_controllers = handed(&above);
+                    facts.v2 = Some(CgroupDir { own: HostPath::new(&above).unwrap(), writable });
+                }
             } else if f[2] == "cgroup" {
                 for c in controllers.split(',').filter(|c| f[3].split(',').any(|o| o == *c)) {
                     facts.v1.insert(c.to_owned(), dir());

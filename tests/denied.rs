@@ -232,6 +232,44 @@ fn what_succeeds_is_not_explained() {
     assert_eq!(denials["refused_calls"]["first"][0]["call"], "unshare(CLONE_NEWUSER)", "{denials}");
 }
 
+/// bash asks with `getpeername` whether its input is a connection, at every start; without sockets that is refused, and nothing of it.
+#[test]
+fn a_shell_that_asks_about_its_input_is_not_blamed() {
+    if !common::needs(common::limits_hold(), "strict requires limits") {
+        return;
+    }
+    let ws = Workspace::new("strict-shell");
+    let run = Sandbox::new(&ws).profile("strict").run(common::bash("exit 3"));
+    run.expect_exit(3);
+    let denials = &run.json["denials"];
+    assert_eq!(denials["verdict"], "not_sandbox", "{denials}");
+    assert_eq!(denials["refused_calls"]["total"], 0, "{denials}");
+    // What it could only ask of a socket of its own is still told, with the socket.
+    let run = Sandbox::new(&ws).profile("strict").run(common::bash("exec 3<>/dev/udp/127.0.0.1/9"));
+    assert_eq!(findings(&run)[0]["object"], "socket(AF_INET)", "{}", run.json["denials"]);
+}
+
+/// Only where the caller has keys is it the sandbox that has none.
+#[test]
+fn a_key_that_is_not_found_is_the_sandboxs_fault_where_the_caller_has_keys() {
+    let (ws, home) = (Workspace::new("signing"), Workspace::new("signing-home"));
+    let run = || {
+        let sandbox = Sandbox::new(&ws).env("HOME", home.path());
+        sandbox.run(sh("echo 'gpg: signing failed: No secret key' >&2; exit 2"))
+    };
+    let without = run();
+    assert_eq!(without.json["denials"]["verdict"], "not_sandbox", "{}", without.json["denials"]);
+    home.dir(".gnupg/private-keys-v1.d");
+    let with = run();
+    let found = &findings(&with)[0];
+    assert_eq!(
+        (&found["kind"], &found["object"]),
+        (&"private".into(), &"/home/agent/.gnupg".into()),
+        "{found}"
+    );
+    assert!(found["grant"].is_null(), "{found}");
+}
+
 // ---- hostile use -------------------------------------------------------------------------------
 
 #[test]

@@ -184,6 +184,10 @@ fn copy_below(from: &Path, to: &Path) {
     for entry in std::fs::read_dir(from).unwrap() {
         let entry = entry.unwrap();
         let at = to.join(entry.file_name());
+        // The log is brought in and stays empty; readers in other threads make and remove its files.
+        if at.extension().is_some_and(|e| e == "db-wal" || e == "db-shm") {
+            continue;
+        }
         if entry.file_type().unwrap().is_dir() {
             std::fs::DirBuilder::new().mode(0o700).create(&at).unwrap();
             copy_below(&entry.path(), &at);
@@ -215,6 +219,7 @@ fn original() -> &'static Vec<Vec<Vec<Cell>>> {
 /// Writes back the rows of a table.
 fn replace(dir: &Dir, table: &str, rows: &[Vec<Cell>]) -> rusqlite::Result<()> {
     let mut conn = dir.sql();
+    conn.execute_batch("PRAGMA synchronous = OFF")?;
     let tx = conn.transaction()?;
     tx.execute(&format!("DELETE FROM {table}"), [])?;
     for row in rows {
@@ -249,13 +254,15 @@ fn edited(cell: &Cell, at: usize, bit: u8, text: bool) -> Cell {
 
 /// That the changed store is found, unless the tables hold what they held.
 fn found(dir: &Dir, about: &str) -> Result<(), TestCaseError> {
-    if dump(dir.path()).as_ref() == Some(original()) {
-        return Ok(());
-    }
     match dir.verified() {
-        Ok(verification) => prop_assert!(!verification.is_good(), "not found: {about}"),
-        Err(StoreError::NoRun { .. } | StoreError::Locked { .. }) => prop_assert!(false, "{about}"),
-        Err(_) => {}
+        Ok(verification) if verification.is_good() => {
+            prop_assert!(dump(dir.path()).as_ref() == Some(original()), "not found: {about}");
+        }
+        // What another process could end is no answer to a change.
+        Err(e @ (StoreError::NoRun { .. } | StoreError::Locked { .. })) => {
+            prop_assert!(false, "{about}: {e}")
+        }
+        Ok(_) | Err(_) => {}
     }
     Ok(())
 }
@@ -395,7 +402,7 @@ fn a_chain_that_was_computed_anew() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
 
     #[test]
     fn an_edited_cell(table in 0..TABLES.len(), row: prop::sample::Index, at in 0usize..4096, bit in 0u8..8) {
@@ -418,6 +425,11 @@ proptest! {
             }
         }
     }
+
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
 
     #[test]
     fn rows_lost_swapped_repeated_moved(

@@ -94,7 +94,8 @@ fn the_root_is_read_only_and_the_scratch_is_not() {
         deny("usr_write:open_write", "EACCES")
             .with("/usr/bin/env")
             .outside_with(format!("usr_write:open_write={victim}"), "OK"), // derived: owner before mount
-        deny("usr_trunc:truncate", "EACCES")
+        // Kernels differ in which they ask first, the owner's rights or the mount.
+        deny("usr_trunc:truncate", "EACCES|EROFS")
             .with("/usr/bin/env")
             .outside_with(format!("usr_trunc:truncate={victim}"), "OK"), // derived
         deny("usr_chmod:chmod", "EROFS")
@@ -347,6 +348,9 @@ fn the_workspace_is_read_only_where_the_profile_says_so() {
     for profile in ["read-only", "strict"] {
         if profile == "strict" && !common::limits_hold() {
             common::skip("strict requires limits; no delegated cgroup");
+            continue;
+        }
+        if profile == "strict" && !common::needs_landlock(6) {
             continue;
         }
         let ws = Workspace::new("ro");

@@ -148,7 +148,7 @@ fn a_fork_bomb_ends_with_its_time() {
     }
     let ws = Workspace::new("bomb");
     let marker = common::unique("bomb");
-    let run = limited(&ws).set("limits.processes", "128").options(["--timeout", "2s"]).run([
+    let run = limited(&ws).set("limits.processes", "128").options(["--timeout", &common::paced(2000)]).run([
         ws.fixture("procs"),
         "shape".into(),
         "bomb".into(),
@@ -165,7 +165,7 @@ fn a_fork_bomb_ends_with_its_time() {
 fn wall_time_ends_what_ignores_signals() {
     let ws = Workspace::new("wall");
     let marker = common::unique("wall");
-    let run = Sandbox::new(&ws).options(["--timeout", "700ms"]).run([
+    let run = Sandbox::new(&ws).options(["--timeout", &common::paced(700)]).run([
         ws.fixture("procs"),
         "shape".into(),
         "sigproof".into(),
@@ -173,9 +173,9 @@ fn wall_time_ends_what_ignores_signals() {
     ]);
     assert_eq!(run.raw.code(), 124);
     assert_eq!(run.limit(), Some("wall"));
-    assert_eq!(run.json["limit"]["configured"], 700);
+    assert_eq!(run.json["limit"]["configured"], common::pace(700));
     let wall = run.json["usage"]["wall_ms"].as_u64().unwrap();
-    assert!((700..5000).contains(&wall), "{wall}");
+    assert!((common::pace(700)..common::pace(5000)).contains(&wall), "{wall}");
     assert_eq!(common::await_gone(&marker, Duration::from_secs(5)).map(|_| ()), Ok(()));
     let run = Sandbox::new(&ws).options(["--timeout", "30s"]).run(["true"]);
     run.expect_exit(0);

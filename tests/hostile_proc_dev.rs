@@ -210,12 +210,10 @@ fn procfs_is_masked() {
         observe("key_users:mask_read", 0).with("/proc/key-users"),
         observe("kallsyms:mask_read", 0).with("/proc/kallsyms"),
         deny("timer_list:mask_read", "EACCES").with("/proc/timer_list").beside("meminfo"),
-        deny("kcore:mask_read", "ENOENT").with("/proc/kcore").no_control("this kernel has none"),
         deny("slabinfo:mask_read", "EACCES").with("/proc/slabinfo").beside("meminfo"),
         deny("kpagecount:mask_read", "EACCES").with("/proc/kpagecount").beside("meminfo"),
         deny("kpageflags:mask_read", "EACCES").with("/proc/kpageflags").beside("meminfo"),
         deny("kmsg:mask_read", "EACCES").with("/proc/kmsg").beside("meminfo"),
-        deny("sysrq:open_write", "ENOENT").with("/proc/sysrq-trigger").no_control("this kernel has none"),
         deny("vmallocinfo:mask_read", "EACCES").with("/proc/vmallocinfo").beside("meminfo"),
         allow("meminfo:mask_read").with("/proc/meminfo"),
         allow("cpuinfo:mask_read").with("/proc/cpuinfo"),
@@ -224,6 +222,12 @@ fn procfs_is_masked() {
         deny("self_setgroups", "EACCES").no_control("written once, by the owner of the namespace"),
         deny("self_oom_lower", "EACCES").no_control("this host's root lacks CAP_SYS_RESOURCE as well"),
     ];
+    for (case, path) in [("kcore:mask_read", "/proc/kcore"), ("sysrq:open_write", "/proc/sysrq-trigger")] {
+        rows.push(match fs::metadata(path) {
+            Ok(_) => deny(case, "EACCES").with(path).beside("meminfo"),
+            Err(_) => deny(case, "ENOENT").with(path).no_control("this kernel has none"),
+        });
+    }
     for (label, path) in [
         ("panic", "/proc/sys/kernel/panic"),
         ("panic_on_oom", "/proc/sys/vm/panic_on_oom"),

@@ -306,7 +306,7 @@ fn a_cut_drain_is_said() {
     let raw = Sandbox::new(&ws)
         .stdout(writer)
         .with_result()
-        .options(["--timeout", "300ms"])
+        .options(["--timeout", &common::paced(300)])
         .raw(sh("head -c 1000000 /dev/zero"));
     assert_eq!(raw.code(), 124, "{}", raw.err());
     assert!(raw.err().contains("stockade: output is incomplete"), "{}", raw.err());

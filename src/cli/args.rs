@@ -143,6 +143,27 @@ pub struct Results {
     pub dry_run: bool,
 }
 
+/// What is recorded of the run.
+#[derive(Debug, Clone, Default, Args)]
+pub struct Record {
+    /// Record nothing of this run (see `stockade runs`)
+    #[arg(long)]
+    pub no_record: bool,
+    /// Your own name for the run in the record, such as a job's number (256 bytes at most)
+    #[arg(long, value_name = "NAME", conflicts_with = "no_record", value_parser = correlation)]
+    pub correlation: Option<String>,
+}
+
+/// Bytes of a correlation id.
+pub const CORRELATION_BYTES_MAX: usize = 256;
+
+fn correlation(text: &str) -> Result<String, String> {
+    if text.is_empty() || text.len() > CORRELATION_BYTES_MAX || text.chars().any(char::is_control) {
+        return Err(format!("1 to {CORRELATION_BYTES_MAX} bytes without control characters are expected"));
+    }
+    Ok(text.to_owned())
+}
+
 /// The profile.
 #[derive(Debug, Clone, Default, Args)]
 pub struct Which {
@@ -187,6 +208,9 @@ pub struct Exec {
     #[command(flatten)]
     #[expect(missing_docs, reason = "it would become a help text")]
     pub results: Results,
+    #[command(flatten)]
+    #[expect(missing_docs, reason = "it would become a help text")]
+    pub record: Record,
     #[command(flatten)]
     #[expect(missing_docs, reason = "it would become a help text")]
     pub state: State,

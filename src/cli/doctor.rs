@@ -14,7 +14,6 @@ use serde::Serialize;
 use std::fmt::Write as _;
 use std::path::Path;
 
-const DELEGATE: &str = "run below a delegated cgroup: systemd-run --user --scope -p Delegate=yes stockade …";
 const NEWER: &str = "use a newer kernel";
 
 /// One feature.
@@ -133,15 +132,18 @@ fn checks(facts: &HostFacts) -> Vec<Check> {
     let controller = |name: &str| {
         let reached = cgroup.v1.get(name).is_some_and(|d| d.writable)
             || (v2_writable && cgroup.v2_controllers.iter().any(|c| c == name));
-        (!reached)
-            .then(|| (format!("the {name} controller is not writable for this user"), DELEGATE.to_owned()))
+        let why = || match &cgroup.v2_hindrance {
+            Some(why) if !cgroup.v1.contains_key(name) => {
+                format!("there is no {name} controller for an executor: {why}")
+            }
+            _ => cgroup.unwritable(&format!("{name} controller")),
+        };
+        (!reached).then(|| (why(), cgroup.remedy().to_owned()))
     };
     let kill = match (v2_writable, cgroup.v2_kill) {
         (true, true) => None,
         (true, false) => Some(("this kernel has no cgroup.kill".to_owned(), NEWER.to_owned())),
-        (false, _) => {
-            Some(("no cgroup2 directory is writable for this user".to_owned(), DELEGATE.to_owned()))
-        }
+        (false, _) => Some((cgroup.unwritable("cgroup2 directory"), cgroup.remedy().to_owned())),
     };
     let swap = || {
         let remedy = "boot with swapaccount=1, or without swap".to_owned();

@@ -7,9 +7,11 @@ use super::explain::{self, Explanation, size};
 use super::meant::{self, Caller};
 use super::profiles::{self, Files};
 use super::render::{self, list, safe, tell};
-use super::result::{About, Assurance, Document, assurance};
+use super::result::{About, Assurance, Document};
 use super::{exit, fault, host};
 use crate::base::{Got, HostPath, Millis};
+use crate::evidence;
+use crate::evidence::redact::{Context, Paths};
 use crate::plan::{self, HostFacts, Plan, Request};
 use crate::policy::{Access, CACHES, CacheLayer, Policy};
 use crate::probe::{self, Store};
@@ -19,8 +21,11 @@ use crate::supervise::drive::{self, Options};
 use crate::supervise::layers::{self, Held};
 use crate::supervise::outcome::{Boundary, Drain, Fault, LimitHit, Outcome, Report, Verified, Witnessed};
 use crate::supervise::output::Kept;
+use crate::supervise::record::{self, Asked, Ending, Recorder, Told, Waiver};
 use crate::supervise::recover::{self, Host, Recovered};
+use crate::supervise::state_dir::StateDir;
 use rustix::termios::isatty;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::os::unix::ffi::OsStrExt as _;
@@ -40,17 +45,21 @@ pub fn run(exec: &Exec) -> u8 {
             }
         };
     }
-    let report = opened.and_then(|()| execute(exec, &mut delivery, &mut about)).unwrap_or_else(refused);
-    tell(&lines(&report, &about, exec.words.quiet));
-    match deliver(&delivery, &report, &about) {
-        Ok(()) => report.exit_code(),
+    let told = opened
+        .and_then(|()| execute(exec, &mut delivery, &mut about))
+        .unwrap_or_else(|fault| Told::waived(refused(fault), Waiver::NotAdmitted));
+    tell(&lines(&told, &about, exec.words.quiet));
+    let code = match deliver(&delivery, &told, &about) {
+        Ok(()) => told.exit_code(),
         Err(mut fault) => {
             fault.hint =
-                Some(format!("{}; its exit code would have been {}", ending(&report), report.exit_code()));
+                Some(format!("{}; its exit code would have been {}", ending(&told), told.exit_code()));
             tell(&render::fault(&fault));
             exit::CONTAINMENT
         }
-    }
+    };
+    told.settle();
+    code
 }
 
 /// What to run and how, and the host to run it on.
@@ -121,8 +130,12 @@ pub fn plan(
     plan::resolve(policy, request, facts, &paths).map_err(|e| fault::plan(&e))
 }
 
-fn execute(exec: &Exec, delivery: &mut Delivery, about: &mut About) -> Result<Report, Fault> {
+fn execute(exec: &Exec, delivery: &mut Delivery, about: &mut About) -> Result<Told, Fault> {
     let mutants = mutants(exec)?;
+    // First of all, since every other refusal in there would send its reader the wrong way.
+    if host::is_nested() {
+        return Err(fault::nested());
+    }
     let Ready { policy, request, caller } = meant(exec)?;
     about.profile(&policy);
     let result = launch(exec, delivery, about, mutants, (&policy, &request, &caller));
@@ -137,7 +150,7 @@ fn launch(
     about: &mut About,
     mutants: Mutants,
     (policy, request, caller): (&Policy, &Request, &Caller),
-) -> Result<Report, Fault> {
+) -> Result<Told, Fault> {
     let path = host::state_path(exec.state.state_dir.as_ref(), caller)?;
     // Where no executor can be made at all, that and its remedy come first: uid 0 of a container's user namespace, say,
     // has no right to the system's state directory, and giving it one would not help.
@@ -164,11 +177,28 @@ fn launch(
         verify_live: exec.how.verify == Verify::Live,
         close_stdin: false,
         trace: exec.how.trace_denials,
+        digests: !exec.record.no_record,
         mutants,
     };
+    let run_id = drive::new_run();
+    let recorder = if exec.record.no_record {
+        None
+    } else {
+        let place = evidence_place(&state, &state_real)?;
+        let asked = asked(exec, policy, request);
+        Some(Recorder::new(place, run_id, asked, recording_context(request, caller), &recovered))
+    };
+    // Once for the whole run, however many attempts it takes.
+    let recorder = RefCell::new(recorder);
     let make = |facts: &HostFacts| plan(policy, request, facts, caller, Some(&state_real), kept.facts());
+    let undisturbed = Cell::new(None);
     let run = |plan: &Plan, facts: &HostFacts| {
-        let mut report = drive::execute(plan, facts, (&state, &store), &kept, &options);
+        // Of an earlier attempt: the mask that it keeps is the one to go back to.
+        undisturbed.set(None);
+        let mut accept = || recorder.borrow_mut().as_mut().map_or(Ok(()), |r| r.accept(plan, facts));
+        let (mut report, held) =
+            drive::execute(plan, facts, (&state, &store), &kept, &options, run_id, &mut accept);
+        undisturbed.set(Some(held));
         let path = caller.var("PATH").unwrap_or_default();
         let host = probe::ask::Host::new(caller.home.clone(), path.as_bytes());
         report.denials = denied::judge(plan, policy, &report, &host);
@@ -194,7 +224,46 @@ fn launch(
     for cache in about.caches.iter_mut().filter(|c| emptied.contains(&c.name)) {
         cache.note = Some("the kept layer held more than caches.size and was emptied".to_owned());
     }
-    result
+    let report = result.unwrap_or_else(|fault| Report { run_id: run_id.to_string(), ..refused(fault) });
+    let told = match recorder.into_inner() {
+        None => Told::waived(report, Waiver::Asked),
+        Some(recorder) => {
+            let assurance = about.assurance(&report).map(Assurance::name);
+            recorder.finish(report, &Ending { assurance })
+        }
+    };
+    drop(undisturbed);
+    Ok(told)
+}
+
+fn evidence_place(state: &StateDir, real: &HostPath) -> Result<evidence::Place, Fault> {
+    evidence::Place::new(real.as_path(), state.dir(), rustix::process::geteuid().as_raw())
+        .map_err(|e| record::fault("opening the store", &e))
+}
+
+/// What the record says of the request beside the plan.
+fn asked(exec: &Exec, policy: &Policy, request: &Request) -> Asked {
+    Asked {
+        profile: policy.name.clone(),
+        origins: policy.origins.clone(),
+        workspace: request.workspace.as_ref().map(ToString::to_string),
+        argv: request.argv.iter().map(|arg| arg.as_bytes().to_vec()).collect(),
+        correlation: exec.record.correlation.clone(),
+        captured: exec.results.json,
+        traced: exec.how.trace_denials,
+    }
+}
+
+/// What must not be in the record: the values of the caller's variables with telling names, beside what text itself tells.
+/// Paths stay, since the record is the operator's.
+fn recording_context(request: &Request, caller: &Caller) -> Context {
+    let text = |path: &HostPath| path.to_string();
+    let home = caller.home.as_ref().map(text);
+    let given = request.env.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes()));
+    let callers = request.caller_env.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes()));
+    Context::new(home, request.workspace.as_ref().map(text), Paths::Keep)
+        .with_environment(given)
+        .with_environment(callers)
 }
 
 /// Whether nothing ran because files moved while the executor was built.
@@ -288,15 +357,14 @@ fn dry_run(exec: &Exec) -> Result<u8, Fault> {
 
 /// The report of what was refused before there was a plan.
 fn refused(fault: Fault) -> Report {
-    let nothing = || Kept { head: Vec::new(), tail: Vec::new(), omitted: 0, total: 0, exceeded: None };
     Report {
         run_id: String::new(),
         outcome: Outcome::Refused(fault),
         limit: None,
         cancelled: None,
         usage: None,
-        stdout: nothing(),
-        stderr: nothing(),
+        stdout: Kept::nothing(),
+        stderr: Kept::nothing(),
         enforcement: Vec::new(),
         verified: Verified::No,
         reaping: None,
@@ -311,7 +379,7 @@ fn refused(fault: Fault) -> Report {
     }
 }
 
-fn deliver(delivery: &Delivery, report: &Report, about: &About) -> Result<(), Fault> {
+fn deliver(delivery: &Delivery, report: &Told, about: &About) -> Result<(), Fault> {
     let document = |bodies| {
         render::json(&Document::of(report, about, bodies), false)
             .map_err(|e| fault::result("the document".to_owned(), e.to_string(), String::new()))
@@ -416,7 +484,7 @@ fn lines(report: &Report, about: &About, quiet: bool) -> String {
     }
     if !report.enforcement.is_empty()
         && matches!(report.outcome, Outcome::Finished(_))
-        && assurance(report, about) == Assurance::Reduced
+        && about.assurance(report) == Some(Assurance::Reduced)
         && isatty(std::io::stderr())
     {
         let missing = report.enforcement.iter().filter(|e| matches!(e.got, Got::Absent | Got::Partial));

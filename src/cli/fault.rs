@@ -44,6 +44,16 @@ pub fn arguments(message: String, hint: String) -> Fault {
     make((Boundary::Configuration, "arguments", "arguments"), None, message, Some(hint))
 }
 
+/// Stockade in Stockade.
+pub fn nested() -> Fault {
+    make(
+        (Boundary::Sandbox, "nested", "starting"),
+        None,
+        "this process is inside a Stockade sandbox, which lets nobody make another".to_owned(),
+        Some("run the command here as it is, or let the outer caller start a second `stockade exec` outside, beside this one".to_owned()),
+    )
+}
+
 /// A flag's value.
 pub fn flag(error: &FlagError) -> Fault {
     let object = Some(error.flag.to_owned());

@@ -9,6 +9,13 @@ use crate::supervise::outcome::Fault;
 use crate::supervise::state_dir::{self, Places, StateDir};
 use std::path::{Path, PathBuf};
 
+/// Whether this is the inside of a Stockade sandbox: its note is there, and so is its filter, which knows no openat2.
+pub fn is_nested() -> bool {
+    use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
+    let call = || openat2(CWD, "/", OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), ResolveFlags::empty());
+    Path::new("/.stockade/sandbox.json").exists() && matches!(call(), Err(rustix::io::Errno::NOSYS))
+}
+
 /// Where the state directory is, by the flag, the environment and the user.
 ///
 /// # Errors

@@ -11,6 +11,7 @@ use crate::supervise::outcome::{
     Cancelled, Drain, LimitHit, Outcome, ProtectedCreated, Reaping, Report, Verified,
 };
 use crate::supervise::output::Kept;
+use crate::supervise::record::{Recording, Told};
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -58,6 +59,13 @@ impl About {
         self.caches.clone_from(&c.caches);
         self.granted = c.intents.iter().map(|i| Granted { name: i.name(), opens: i.opens() }).collect();
     }
+
+    /// Whether everything that was asked for was in force; `None` when nothing was built.
+    pub fn assurance(&self, report: &Report) -> Option<Assurance> {
+        let reduced = || enforce::reduced(&report.enforcement, self.own_network) || !self.granted.is_empty();
+        let built = !report.enforcement.is_empty();
+        built.then(|| if reduced() { Assurance::Reduced } else { Assurance::Full })
+    }
 }
 
 /// The profile that won.
@@ -77,6 +85,16 @@ pub enum Assurance {
     Full,
     /// A preferred protection was missing, the host's network was shared, or something was granted by intent.
     Reduced,
+}
+
+impl Assurance {
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Full => "full",
+            Self::Reduced => "reduced",
+        }
+    }
 }
 
 /// Bytes as text when they are UTF-8, else in base64.
@@ -274,12 +292,13 @@ pub struct Document<'a> {
     granted: &'a [Granted],
     /// What could not be cleaned up.
     leftovers: &'a [String],
+    /// What became of the run's record: `stockade runs show` has it.
+    record: &'a Recording,
 }
 
 impl<'a> Document<'a> {
     /// The document of `report`, with the kept output or without.
-    pub fn of(report: &'a Report, about: &'a About, bodies: bool) -> Self {
-        let built = !report.enforcement.is_empty();
+    pub fn of(report: &'a Told, about: &'a About, bodies: bool) -> Self {
         Self {
             schema: SCHEMA,
             run_id: Some(report.run_id.as_str()).filter(|id| !id.is_empty()),
@@ -291,7 +310,7 @@ impl<'a> Document<'a> {
             stdout: Stream::of(&report.stdout, about.captured, bodies),
             stderr: Stream::of(&report.stderr, about.captured, bodies),
             enforcement: &report.enforcement,
-            assurance: built.then(|| assurance(report, about)),
+            assurance: about.assurance(report),
             verified: &report.verified,
             reaping: report.reaping.as_ref(),
             drain: report.drain,
@@ -305,16 +324,8 @@ impl<'a> Document<'a> {
             caches: &about.caches,
             granted: &about.granted,
             leftovers: &report.leftovers,
+            record: report.recording(),
         }
-    }
-}
-
-/// Whether everything that was asked for was in force.
-pub fn assurance(report: &Report, about: &About) -> Assurance {
-    if enforce::reduced(&report.enforcement, about.own_network) || !about.granted.is_empty() {
-        Assurance::Reduced
-    } else {
-        Assurance::Full
     }
 }
 
@@ -340,11 +351,12 @@ mod tests {
         By, Evidence, Finding, Grant, Kind as Why, Listener, RefusedCall, RefusedCalls, Verdict,
     };
     use crate::supervise::outcome::{Boundary, Fault, Measured, ToolEnd, Usage, Witnessed};
+    use crate::supervise::record::Waiver;
     use serde_json::{Value, json};
 
     pub(crate) fn kept(head: &[u8], tail: &[u8], omitted: u64) -> Kept {
         let total = (head.len() + tail.len()) as u64 + omitted;
-        Kept { head: head.to_vec(), tail: tail.to_vec(), omitted, total, exceeded: None }
+        Kept { head: head.to_vec(), tail: tail.to_vec(), omitted, total, exceeded: None, digest: None }
     }
 
     fn report(outcome: Outcome) -> Report {
@@ -461,7 +473,8 @@ mod tests {
     }
 
     fn value(of: &(Report, About), bodies: bool) -> Value {
-        serde_json::to_value(Document::of(&of.0, &of.1, bodies)).unwrap()
+        let told = Told::waived(of.0.clone(), Waiver::Asked);
+        serde_json::to_value(Document::of(&told, &of.1, bodies)).unwrap()
     }
 
     #[test]

@@ -95,7 +95,7 @@ impl Blobs {
     /// reference to the blob is committed.
     ///
     /// # Errors
-    /// A system call, or more than [`BLOB_BYTES_MAX`].
+    /// A system call, or more than 1 GiB.
     pub fn put(&self, bytes: &[u8], _hold: &BlobHold) -> Result<BlobRef, StoreError> {
         let blob = BlobRef { blob: Digest::of(bytes), bytes: bytes.len() as u64 };
         if blob.bytes > BLOB_BYTES_MAX {

@@ -151,6 +151,14 @@ pub enum StoreError {
         /// What was done.
         step: &'static str,
     },
+    /// A read or write of the database's files failed.
+    #[error("{step}: {cause}")]
+    Disk {
+        /// What was done.
+        step: &'static str,
+        /// SQLite's words.
+        cause: String,
+    },
     /// Anything else that SQLite said.
     #[error("{step}: {cause}")]
     Database {
@@ -184,6 +192,7 @@ impl StoreError {
             ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked | ErrorCode::FileLockingProtocolFailed => {
                 Self::Locked { step }
             }
+            ErrorCode::SystemIoFailure => Self::Disk { step, cause: detail() },
             ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase => Self::Damaged { step, detail: detail() },
             _ => Self::Database { step, cause: detail() },
         }
@@ -195,6 +204,16 @@ impl StoreError {
             Errno::NOSPC | Errno::DQUOT => Self::Full { step },
             Errno::ROFS => Self::ReadOnly { step },
             errno => Self::Io { step, path: path.into(), errno },
+        }
+    }
+
+    /// The same error, by its cause: SQLite says no more than "I/O error" where the shared memory beside the log does not
+    /// fit. `room` says whether the file system has any.
+    #[must_use]
+    pub fn with_room(self, room: impl FnOnce() -> bool) -> Self {
+        match self {
+            Self::Disk { step, .. } if !room() => Self::Full { step },
+            other => other,
         }
     }
 
@@ -223,7 +242,7 @@ impl StoreError {
     /// A stable name of the kind of error.
     pub fn code(&self) -> &'static str {
         match self {
-            Self::Io { .. } => "store_io",
+            Self::Io { .. } | Self::Disk { .. } => "store_io",
             Self::Unsafe { .. } => "store_unsafe",
             Self::Full { .. } => "store_full",
             Self::ReadOnly { .. } => "store_read_only",

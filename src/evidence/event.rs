@@ -107,6 +107,19 @@ pub struct Stamp {
     pub mono_us: i64,
 }
 
+impl Stamp {
+    /// Now, by both clocks.
+    pub fn now() -> Self {
+        use rustix::time::{ClockId, clock_gettime};
+        let wall = clock_gettime(ClockId::Realtime);
+        let mono = clock_gettime(ClockId::Boottime);
+        Self {
+            wall_ms: wall.tv_sec.saturating_mul(1000).saturating_add(wall.tv_nsec / 1_000_000),
+            mono_us: mono.tv_sec.saturating_mul(1_000_000).saturating_add(mono.tv_nsec / 1000),
+        }
+    }
+}
+
 /// A payload: canonical JSON, an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Payload(Vec<u8>);

@@ -263,7 +263,7 @@ impl Keys {
                 from: id.hex(),
                 to: to.hex(),
                 key: public.pem(),
-                wall_ms: super::store::now().wall_ms,
+                wall_ms: super::Stamp::now().wall_ms,
             };
             let failed = |cause| StoreError::Encoding { what: "a rotation of keys", cause };
             let payload = crate::base::canonical_json(&rotation).map_err(|e| failed(e.to_string()))?;
@@ -317,7 +317,7 @@ impl Keys {
     /// Names of the files that are there, sorted.
     ///
     /// # Errors
-    /// A system call; more than [`KEY_FILES_MAX`].
+    /// A system call; more than 4096 files.
     pub fn names(&self) -> Result<Vec<String>, StoreError> {
         let failed = |e| StoreError::io("list", &self.path, e);
         let mut names = Vec::new();

@@ -5,7 +5,7 @@
 //! to write: each step is a transaction under SQLite's own lock, so processes share the root safely, and within a process
 //! a [`Committer`] lets concurrent runs share one sync. [`Durable`] is the proof that a commit was synced: a terminal
 //! report takes one. Events of a run form a hash chain, beginnings and ends of all runs another (the ledger), and the end
-//! of a run is signed ([`receipt`]). Nothing here decides anything or starts a process.
+//! of a run is signed ([`Signer`]). Nothing here decides anything or starts a process.
 //!
 //! Follows AH-ART, AH-LIFE-1/2, AH-TOOL-3/10, MA-TLS, MA-RED, MA-REC; the format is in `docs/evidence.md`.
 
@@ -21,6 +21,7 @@ mod owner;
 mod place;
 mod read;
 mod receipt;
+pub mod redact;
 mod schema;
 mod store;
 #[cfg(test)]
@@ -42,5 +43,5 @@ pub use place::Place;
 pub use read::Reader;
 pub use receipt::{Chain, Receipt, Signer, Statement, Subject};
 pub use schema::{APPLICATION_ID, SCHEMA_VERSION};
-pub use store::{Durable, End, NewRun, Store, Txn};
+pub use store::{Durable, End, NewRun, Orphan, Store, Txn};
 pub use verify::{Counts, Finding, Verification, What, Which, verify, verify_bundle};

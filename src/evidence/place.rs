@@ -2,7 +2,9 @@
 //! are 0700 and files 0600, of the user that runs us; a link, a second name or another owner is refused (MA-TLS-17).
 
 use super::StoreError;
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, fstat, fsync, mkdirat, openat, statat};
+use rustix::fs::{
+    AtFlags, FileType, FlockOperation, Mode, OFlags, flock, fstat, fstatvfs, fsync, mkdirat, openat, statat,
+};
 use rustix::io::Errno;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -90,6 +92,30 @@ impl Place {
             }
         }
         Ok(there[0])
+    }
+
+    /// Keeps others who hold it away while the value lives: for making the database.
+    ///
+    /// # Errors
+    /// flock(2).
+    pub fn hold(&self) -> Result<OwnedFd, StoreError> {
+        // A description of its own: the lock belongs to it.
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let held = openat(&self.dir, ".", flags, Mode::empty())
+            .map_err(|e| StoreError::io("open", &self.path, e))?;
+        loop {
+            match flock(&held, FlockOperation::LockExclusive) {
+                Ok(()) => return Ok(held),
+                Err(Errno::INTR) => {}
+                Err(e) => return Err(StoreError::io("lock", &self.path, e)),
+            }
+        }
+    }
+
+    /// Whether the file system has room for a page or two.
+    pub fn has_room(&self) -> bool {
+        fstatvfs(&self.dir)
+            .map_or(true, |v| v.f_bavail.saturating_mul(v.f_frsize) >= 64 << 10 && v.f_favail > 0)
     }
 
     /// Makes the names in the directory durable.

@@ -48,6 +48,7 @@ impl Reader {
     }
 
     /// The connection.
+    #[allow(dead_code, reason = "for the readers of single tables")]
     pub(super) fn connection(&self) -> &Connection {
         &self.conn
     }

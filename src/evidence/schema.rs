@@ -81,15 +81,17 @@ pub enum Found {
 /// [`StoreError::Foreign`], [`StoreError::Newer`], [`StoreError::Damaged`].
 pub fn look(conn: &Connection, path: &Path) -> Result<Found, StoreError> {
     let failed = StoreError::of("reading the database's header");
-    let number = |pragma: &str| conn.query_row(pragma, [], |row| row.get::<_, i32>(0));
-    let application = number("PRAGMA application_id").map_err(&failed)?;
-    let version = number("PRAGMA user_version").map_err(&failed)?;
-    if (application, version) == (0, 0) {
-        let objects: i64 =
-            conn.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0)).map_err(&failed)?;
-        if objects == 0 {
-            return Ok(Found::Empty);
-        }
+    // In one statement: another process may be making the tables.
+    let (application, version, objects): (i32, i32, i64) = conn
+        .query_row(
+            "SELECT a.application_id, v.user_version, (SELECT count(*) FROM sqlite_schema) \
+             FROM pragma_application_id AS a, pragma_user_version AS v",
+            [],
+            |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)),
+        )
+        .map_err(&failed)?;
+    if (application, version, objects) == (0, 0, 0) {
+        return Ok(Found::Empty);
     }
     if application != APPLICATION_ID || version < 1 {
         return Err(StoreError::Foreign { path: path.to_owned(), found: application });

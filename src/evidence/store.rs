@@ -11,7 +11,7 @@ use crate::base::{Digest, RunId};
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags, OptionalExtension as _, Transaction, TransactionBehavior, params};
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How long a step waits for another process's transaction (MA-TLS-15).
 pub const LOCK_WAIT: Duration = Duration::from_secs(10);
@@ -75,6 +75,17 @@ pub struct End {
     pub payload: Payload,
 }
 
+/// A run that has not ended and whose owner is gone.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Orphan {
+    /// Its id.
+    pub id: String,
+    /// Who was at work on it.
+    pub owner: String,
+    /// When it was accepted, milliseconds since 1970.
+    pub created_ms: i64,
+}
+
 /// The writer.
 #[derive(Debug)]
 pub struct Store {
@@ -94,13 +105,17 @@ impl Store {
     /// # Errors
     /// Every kind but those about runs.
     pub fn open(place: Place) -> Result<Self, StoreError> {
-        let named = place.prepare()?;
-        let path = place.database();
-        let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-        let mut conn = connect(&path, flags)?;
-        ready(&mut conn, &path)?;
-        schema::check(&conn, &path)?;
-        let owner = Owner::new(&place)?;
+        let opened = (|| {
+            let named = place.prepare()?;
+            let path = place.database();
+            let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+            let mut conn = connect(&path, flags)?;
+            ready(&mut conn, &place)?;
+            schema::check(&conn, &path)?;
+            let owner = Owner::new(&place)?;
+            Ok((conn, owner, named))
+        })();
+        let (conn, owner, named) = opened.map_err(|e: StoreError| e.with_room(|| place.has_room()))?;
         Ok(Self { conn, place, owner, blobs: None, synced: true, named })
     }
 
@@ -194,39 +209,39 @@ impl Store {
         Ok(())
     }
 
-    /// Runs whose owner is gone, the oldest first: `(id, owner)`.
+    /// Runs whose owner is gone, the oldest first.
     ///
     /// # Errors
     /// SQLite's, or a system call.
-    pub fn orphans(&self, most: usize) -> Result<Vec<(String, String)>, StoreError> {
+    pub fn orphans(&self, most: usize) -> Result<Vec<Orphan>, StoreError> {
         let owners = Owners::open(&self.place)?;
         let failed = StoreError::of("looking for runs without an owner");
         let mut open = self
             .conn
             .prepare_cached(
-                "SELECT id, owner FROM runs WHERE ended_ms IS NULL AND owner <> ?1 ORDER BY no LIMIT ?2",
+                "SELECT id, owner, created_ms FROM runs WHERE ended_ms IS NULL AND owner <> ?1 ORDER BY no LIMIT ?2",
             )
             .map_err(&failed)?;
         let rows = open
             .query_map(params![self.owner.name(), most as i64], |row| {
-                Ok((row.get::<_, String>(0)?, row.get::<_, String>(1)?))
+                Ok(Orphan { id: row.get(0)?, owner: row.get(1)?, created_ms: row.get(2)? })
             })
             .map_err(&failed)?;
         let mut gone = Vec::new();
         for row in rows {
-            let (id, owner) = row.map_err(&failed)?;
-            if owners.is_gone(&owner)? {
-                gone.push((id, owner));
+            let orphan = row.map_err(&failed)?;
+            if owners.is_gone(&orphan.owner)? {
+                gone.push(orphan);
             }
         }
         Ok(gone)
     }
 
     /// Forgets owners whose runs are closed.
-    pub fn forget(&self, orphans: &[(String, String)]) {
+    pub fn forget(&self, orphans: &[Orphan]) {
         if let Ok(owners) = Owners::open(&self.place) {
-            for (_, owner) in orphans {
-                owners.forget(owner);
+            for orphan in orphans {
+                owners.forget(&orphan.owner);
             }
         }
     }
@@ -259,11 +274,29 @@ pub(super) fn connect(path: &Path, flags: OpenFlags) -> Result<Connection, Store
 }
 
 /// Makes or upgrades the tables.
-fn ready(conn: &mut Connection, path: &Path) -> Result<(), StoreError> {
+fn ready(conn: &mut Connection, place: &Place) -> Result<(), StoreError> {
+    let path = place.database();
+    if schema::look(conn, &path)? == Found::Version(schema::SCHEMA_VERSION) {
+        return Ok(());
+    }
+    // One at a time: a switch of the journal's mode is refused at once where another connection is just looking.
+    let _held = place.hold()?;
+    let until = Instant::now() + LOCK_WAIT;
+    loop {
+        match make(conn, &path) {
+            Err(StoreError::Locked { .. }) if Instant::now() < until => {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            other => return other,
+        }
+    }
+}
+
+fn make(conn: &mut Connection, path: &Path) -> Result<(), StoreError> {
+    let failed = StoreError::of("making the tables");
     if schema::look(conn, path)? == Found::Version(schema::SCHEMA_VERSION) {
         return Ok(());
     }
-    let failed = StoreError::of("making the tables");
     let mode: String = conn
         .query_row("PRAGMA journal_mode = WAL", [], |row| row.get(0))
         .map_err(StoreError::of("switching to a write-ahead log"))?;
@@ -275,7 +308,6 @@ fn ready(conn: &mut Connection, path: &Path) -> Result<(), StoreError> {
     }
     conn.execute_batch("PRAGMA synchronous = FULL").map_err(&failed)?;
     let tx = conn.transaction_with_behavior(TransactionBehavior::Immediate).map_err(&failed)?;
-    // Another process may have done it while we waited.
     match schema::look(&tx, path)? {
         Found::Version(schema::SCHEMA_VERSION) => return Ok(()),
         Found::Empty => {
@@ -323,7 +355,8 @@ impl Txn<'_> {
             return Err(lost.clone());
         }
         let before = self.ledger;
-        self.tx.execute_batch("SAVEPOINT apart").map_err(&failed)?;
+        let run = |sql: &str| self.tx.prepare_cached(sql).and_then(|mut s| s.execute([])).map(drop);
+        run("SAVEPOINT apart").map_err(&failed)?;
         let result = work(self);
         if let Err(e) = &result
             && self.tx.is_autocommit()
@@ -331,8 +364,11 @@ impl Txn<'_> {
             self.lost = Some(e.clone());
             return result;
         }
-        let end = if result.is_ok() { "RELEASE apart" } else { "ROLLBACK TO apart; RELEASE apart" };
-        self.tx.execute_batch(end).map_err(&failed)?;
+        let run = |sql: &str| self.tx.prepare_cached(sql).and_then(|mut s| s.execute([])).map(drop);
+        if result.is_err() {
+            run("ROLLBACK TO apart").map_err(&failed)?;
+        }
+        run("RELEASE apart").map_err(&failed)?;
         if result.is_err() {
             self.ledger = before;
         }
@@ -349,7 +385,7 @@ impl Txn<'_> {
         if self.find(&id).is_ok() {
             return Err(StoreError::Conflict { what: format!("run {id}") });
         }
-        let stamp = now();
+        let stamp = Stamp::now();
         let first = genesis(&id);
         self.tx
             .prepare_cached(
@@ -421,7 +457,7 @@ impl Txn<'_> {
         let id = run.to_string();
         let row = self.find(&id)?;
         self.may_write(&row, &id)?;
-        self.add(&row, kind, now(), payload)
+        self.add(&row, kind, Stamp::now(), payload)
     }
 
     /// Ends a run of ours: its last event, its state, its place in the ledger, and its receipt, which `receipt` makes of
@@ -467,7 +503,7 @@ impl Txn<'_> {
     ) -> Result<Accepted, StoreError> {
         let failed = StoreError::of("ending a run");
         debug_assert!(end.state != State::Running);
-        let stamp = now();
+        let stamp = Stamp::now();
         let accepted = self.add(row, Kind::Terminal, stamp, &end.payload)?;
         self.tx
             .prepare_cached(
@@ -638,6 +674,7 @@ impl Txn<'_> {
     }
 
     /// The transaction, for the other tables of the evidence.
+    #[allow(dead_code, reason = "for the writers of single tables")]
     pub(super) fn sql(&self) -> &Transaction<'_> {
         self.tx
     }
@@ -646,17 +683,6 @@ impl Txn<'_> {
 /// The key of an event.
 pub(super) fn at(no: i64, seq: i64) -> i64 {
     no << 32 | seq
-}
-
-/// Now, by both clocks.
-pub(super) fn now() -> Stamp {
-    use rustix::time::{ClockId, clock_gettime};
-    let wall = clock_gettime(ClockId::Realtime);
-    let mono = clock_gettime(ClockId::Boottime);
-    Stamp {
-        wall_ms: wall.tv_sec.saturating_mul(1000).saturating_add(wall.tv_nsec / 1_000_000),
-        mono_us: mono.tv_sec.saturating_mul(1_000_000).saturating_add(mono.tv_nsec / 1000),
-    }
 }
 
 #[cfg(test)]
@@ -765,7 +791,11 @@ mod tests {
         assert!(matches!(taken, Err(StoreError::NotOurs { .. })));
         let owner = first.owner().to_owned();
         drop(first);
-        assert_eq!(second.orphans(9).unwrap(), [(id(1).to_string(), owner)]);
+        let orphans = second.orphans(9).unwrap();
+        assert_eq!(
+            orphans.iter().map(|o| (&o.id, &o.owner)).collect::<Vec<_>>(),
+            [(&id(1).to_string(), &owner)]
+        );
         let end = end(State::Failed);
         second.durable(|txn| txn.interrupt(&id(1).to_string(), &end, |_| Ok(None))).unwrap();
         let again = second.durable(|txn| txn.interrupt(&id(1).to_string(), &end, |_| Ok(None)));
@@ -797,6 +827,20 @@ mod tests {
         assert_eq!(rows(&store, "SELECT count(*) FROM events"), 16 * 22);
         assert_eq!(rows(&store, "SELECT count(*) FROM runs WHERE state = 'completed' AND events = 22"), 16);
         assert_eq!(rows(&store, "SELECT max(n) FROM ledger"), 32);
+    }
+
+    #[test]
+    fn many_make_it_at_once() {
+        for _ in 0..5 {
+            let root = Root::new();
+            std::thread::scope(|scope| {
+                for n in 0..12 {
+                    let root = &root;
+                    scope.spawn(move || root.store().durable(|txn| txn.begin(&run(n))).unwrap());
+                }
+            });
+            assert_eq!(rows(&root.store(), "SELECT count(*) FROM runs"), 12);
+        }
     }
 
     #[test]

@@ -30,7 +30,8 @@ impl Fact {
 /// One cgroup hierarchy as seen from our own membership.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CgroupDir {
-    /// The directory of our own cgroup in it, below the mount point.
+    /// The directory in which executors' cgroups are made: our own cgroup in it; in cgroup2 the one around it where our
+    /// own can hand no controller down.
     pub own: HostPath,
     /// Whether we can make child cgroups there and put processes into them.
     pub writable: bool,
@@ -45,12 +46,45 @@ pub struct CgroupFacts {
     pub v2_kill: bool,
     /// A clone into a fresh cgroup lives (kernels 6.16–7.2 kill it when our own cgroup was ever killed).
     pub v2_clone_into: bool,
-    /// Controllers that children of our own cgroup get through cgroup2.
+    /// Controllers that children of that directory get through cgroup2.
     pub v2_controllers: Vec<String>,
+    /// They get some of them only once our process, alone in its cgroup, has moved into a leaf.
+    pub v2_leaf: bool,
+    /// Why children get none of the controllers that limits need, where they don't.
+    pub v2_hindrance: Option<String>,
+    /// Our own cgroup in cgroup2 and what of it decided the above, where it did: others can change that at any time.
+    pub v2_seen: Option<(HostPath, String)>,
     /// v1 hierarchies by controller (`memory`, `pids`, `cpu`, …).
     pub v1: BTreeMap<String, CgroupDir>,
     /// Swap is accounted (v1 `memory.memsw.*`, v2 `memory.swap.max`).
     pub swap_accounting: bool,
+    /// Every cgroup file system that is mounted is mounted read-only, as in a container.
+    pub read_only: bool,
+}
+
+impl CgroupFacts {
+    /// What gives an executor the cgroups that it lacks.
+    pub fn remedy(&self) -> &'static str {
+        if self.v2.is_none() && self.v1.is_empty() {
+            "give this container its cgroups: an OCI mount of type `cgroup` without `ro`; docker and podman: `--privileged`"
+        } else if self.read_only {
+            "give this container its cgroups writable: the OCI mount of type `cgroup` without `ro`; docker and podman: \
+             `--privileged`"
+        } else {
+            "run below a delegated cgroup: systemd-run --user --scope -p Delegate=yes stockade …"
+        }
+    }
+
+    /// Why there is no directory for an executor's cgroups, in words.
+    pub fn unwritable(&self, what: &str) -> String {
+        if self.v2.is_none() && self.v1.is_empty() {
+            format!("no {what}: no cgroup file system is mounted here")
+        } else if self.read_only {
+            format!("no {what}: the cgroup file system is mounted read-only")
+        } else {
+            format!("the {what} is not writable for this user")
+        }
+    }
 }
 
 /// Which of the two ways to build an executor is open.

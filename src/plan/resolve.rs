@@ -481,8 +481,7 @@ fn gaps(
         let (why, remedy) = abi(6, "scoping signals and abstract sockets");
         missing.push((Protection::LandlockScope, why, remedy));
     }
-    let delegate =
-        || "run below a delegated cgroup: systemd-run --user --scope -p Delegate=yes stockade …".to_owned();
+    let delegate = || host.cgroup.remedy().to_owned();
     let controller = |name: &str| {
         host.cgroup.v1.get(name).is_some_and(|d| d.writable)
             || (host.cgroup.v2_controllers.iter().any(|c| c == name)
@@ -496,7 +495,12 @@ fn gaps(
         if wanted && !controller(name) {
             missing.push((
                 protection,
-                format!("the {name} controller is not writable for this user"),
+                match &host.cgroup.v2_hindrance {
+                    Some(why) if !host.cgroup.v1.contains_key(name) => {
+                        format!("there is no {name} controller for an executor: {why}")
+                    }
+                    _ => host.cgroup.unwritable(&format!("{name} controller")),
+                },
                 delegate(),
             ));
         }

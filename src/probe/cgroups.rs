@@ -20,6 +20,8 @@ use std::path::{Path, PathBuf};
 pub const TRIAL_PREFIX: &str = "stockade-probe-";
 const LEFTOVER_SECONDS_MIN: i64 = 60;
 const NAMES_MAX: usize = 4096;
+/// `CGROUP2_SUPER_MAGIC` of linux/magic.h.
+const CGROUP2_MAGIC: u64 = 0x6367_7270;
 
 /// Where our own cgroups lie.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -97,7 +99,14 @@ pub fn probe(proc_root: &Path) -> Result<CgroupFacts, ProbeError> {
         try_v2(own, &mut facts)?;
     }
     try_v1(&located.v1, &mut facts)?;
+    facts.read_only = read_only(&mounts);
     Ok(facts)
+}
+
+/// Whether there are cgroup file systems, and all of them are read-only.
+fn read_only(mounts: &[MountLine]) -> bool {
+    let mut all = mounts.iter().filter(|m| m.fs_type == b"cgroup" || m.fs_type == b"cgroup2").peekable();
+    all.peek().is_some() && all.all(|m| m.options.split(|b| *b == b',').any(|o| o == b"ro"))
 }
 
 fn open_dir(path: &Path) -> Result<OwnedFd, Errno> {
@@ -186,48 +195,160 @@ fn write(dir: &OwnedFd, name: &str, bytes: &[u8]) -> std::io::Result<()> {
     std::fs::File::from(file).write_all(bytes)
 }
 
+/// Controllers that limits are made of.
+const LIMITING: [&str; 3] = ["memory", "pids", "cpu"];
+
+fn limiting(controllers: &[String]) -> bool {
+    LIMITING.iter().any(|l| controllers.iter().any(|c| c == l))
+}
+
 fn try_v2(own: &Path, facts: &mut CgroupFacts) -> Result<(), ProbeError> {
     let (Ok(path), Ok(dir)) = (HostPath::new(own), open_dir(own)) else { return Ok(()) };
+    let handed = controllers(&dir);
+    let has_any = words(&dir, "cgroup.controllers").iter().any(|c| LIMITING.contains(&c.as_str()));
+    let suffices = limiting(&handed.all);
+    if !has_any {
+        // They are bound to v1 hierarchies, or the cgroup around ours hands none down.
+        facts.v2_hindrance = Some(format!("{own:?} has no controller of memory, pids or cpu"));
+        return try_at(path, &dir, handed, facts);
+    }
+    facts.v2_seen = Some((path.clone(), state(&dir)));
+    try_at(path, &dir, handed, facts)?;
+    if suffices && facts.v2.as_ref().is_some_and(|d| d.writable) {
+        return Ok(());
+    }
+    match beside(own, &dir) {
+        Ok((path, dir, handed)) => {
+            let mut there = CgroupFacts { v2_seen: facts.v2_seen.clone(), ..CgroupFacts::default() };
+            try_at(path, &dir, handed, &mut there)?;
+            if there.v2.as_ref().is_some_and(|d| d.writable) {
+                *facts = there;
+                return Ok(());
+            }
+            facts.v2_hindrance = Some(format!(
+                "no cgroup in {own:?} gets a controller, and the one around it is not ours to write"
+            ));
+        }
+        Err(why) => facts.v2_hindrance = Some(why),
+    }
+    Ok(())
+}
+
+/// What of our own cgroup decides where executors are made: whether a cached answer still holds.
+pub fn still_holds(facts: &CgroupFacts) -> bool {
+    facts
+        .v2_seen
+        .as_ref()
+        .is_none_or(|(own, seen)| open_dir(own.as_path()).is_ok_and(|dir| state(&dir) == *seen))
+}
+
+fn state(own: &OwnedFd) -> String {
+    let part = |name| text(own, name).unwrap_or_default().trim().to_owned();
+    let handed = controllers(own);
+    let around = text(own, "../cgroup.subtree_control").unwrap_or_default();
+    format!(
+        "{}|{}|{}|{:?}|{}|{}",
+        part("cgroup.type"),
+        part("cgroup.controllers"),
+        part("cgroup.subtree_control"),
+        limit_of(own),
+        handed.leaf,
+        around.trim()
+    )
+}
+
+/// The cgroup around our own, for executors beside our own: where other processes live in ours, which can then hand
+/// nothing down (cgroups(7), "no internal processes"), and where that escapes no limit.
+fn beside(own: &Path, dir: &OwnedFd) -> Result<(HostPath, OwnedFd, Handed), String> {
+    let threaded = text(dir, "cgroup.type").is_some_and(|t| t.contains("threaded"));
+    let state = if threaded { "is threaded" } else { "holds other processes" };
+    let crowded = format!("{own:?} {state}, so no cgroup in it gets a controller");
+    let above = own.parent().and_then(|p| HostPath::new(p).ok()).ok_or_else(|| crowded.clone())?;
+    let around = open_dir(above.as_path()).map_err(|_| crowded.clone())?;
+    let magic = fs::fstatfs(&around).map_or(0, |s| s.f_type as u64);
+    if magic != CGROUP2_MAGIC {
+        return Err(crowded);
+    }
+    let all: Vec<String> = words(&around, "cgroup.subtree_control");
+    if !limiting(&all) {
+        return Err(format!("{crowded}, and {:?} around it hands none down", above.as_path()));
+    }
+    if let Some(limit) = limit_of(dir) {
+        return Err(format!("{crowded}, and one beside it would escape its {limit}"));
+    }
+    Ok((above, around, Handed { all, leaf: false }))
+}
+
+/// A limit that holds for our own cgroup and not for one beside it.
+fn limit_of(own: &OwnedFd) -> Option<&'static str> {
+    // The value of each that limits nothing. cgroup-v2.rst.
+    let free = [
+        ("memory.max", "max"),
+        ("memory.high", "max"),
+        ("memory.swap.max", "max"),
+        ("pids.max", "max"),
+        ("cpu.max", "max"),
+        ("cpuset.cpus", ""),
+        ("cpuset.mems", ""),
+        ("io.max", ""),
+    ];
+    free.into_iter().find_map(|(file, none)| {
+        let set = text(own, file)?;
+        (set.split_ascii_whitespace().next().unwrap_or_default() != none).then_some(file)
+    })
+}
+
+fn try_at(path: HostPath, dir: &OwnedFd, handed: Handed, facts: &mut CgroupFacts) -> Result<(), ProbeError> {
     let mut fact = CgroupDir { own: path, writable: false };
     // Threaded cgroups take no processes.
     let domain =
-        text(&dir, "cgroup.type").is_none_or(|t| t.trim() == "domain" || t.trim() == "domain threaded");
-    if domain && let Ok(trial) = Trial::make(&dir) {
-        sweep(&dir, &trial);
+        text(dir, "cgroup.type").is_none_or(|t| t.trim() == "domain" || t.trim() == "domain threaded");
+    if domain && let Ok(trial) = Trial::make(dir) {
+        sweep(dir, &trial);
         facts.v2_clone_into = clone_into(&trial)?;
         fact.writable = facts.v2_clone_into || move_into(&trial)?;
         // Writing it is the trial; the cgroup is empty, and never used again.
         facts.v2_kill = write(&trial.dir, "cgroup.kill", b"1").is_ok();
         if fact.writable {
-            facts.v2_controllers = controllers(&dir);
+            facts.v2_controllers = handed.all;
+            facts.v2_leaf = handed.leaf;
         }
         if facts.v2_controllers.iter().any(|c| c == "memory") {
             facts.swap_accounting = exists(&trial.dir, "memory.swap.max")
-                || exists(&dir, "memory.swap.max")
+                || exists(dir, "memory.swap.max")
                 // Neither we nor the trial have the controller yet: the kernel has swap at all.
-                || (!exists(&dir, "memory.max") && Path::new("/proc/swaps").exists());
+                || (!exists(dir, "memory.max") && Path::new("/proc/swaps").exists());
         }
     }
     facts.v2 = Some(fact);
     Ok(())
 }
 
+fn words(dir: &OwnedFd, name: &str) -> Vec<String> {
+    text(dir, name).unwrap_or_default().split_ascii_whitespace().map(str::to_owned).collect()
+}
+
+/// What children of a cgroup get.
+struct Handed {
+    all: Vec<String>,
+    /// Some of it only once our own process has moved into a leaf.
+    leaf: bool,
+}
+
 /// The controllers that children of `own` get: those that are handed down already, and, where that may be
 /// changed, those that could be once our own process has moved into a leaf (a cgroup that holds processes hands
 /// none down, the root excepted. cgroups(7)).
-fn controllers(own: &OwnedFd) -> Vec<String> {
-    let words =
-        |name| text(own, name).unwrap_or_default().split_ascii_whitespace().map(str::to_owned).collect();
-    let mut all: BTreeSet<String> = words("cgroup.subtree_control");
+fn controllers(own: &OwnedFd) -> Handed {
+    let now: BTreeSet<String> = words(own, "cgroup.subtree_control").into_iter().collect();
+    let mut all = now.clone();
     let is_root = !exists(own, "cgroup.type");
     let me = rustix::process::getpid().as_raw_nonzero().to_string();
     let alone = text(own, "cgroup.procs").is_some_and(|t| t.lines().all(|l| l == me));
-    let may = fs::accessat(own, "cgroup.subtree_control", Access::WRITE_OK, AtFlags::EACCESS).is_ok();
-    if may && (is_root || alone) {
-        let available: BTreeSet<String> = words("cgroup.controllers");
-        all.extend(available);
+    let writable = |file| fs::accessat(own, file, Access::WRITE_OK, AtFlags::EACCESS).is_ok();
+    if writable("cgroup.subtree_control") && (is_root || (alone && writable("cgroup.procs"))) {
+        all.extend(words(own, "cgroup.controllers"));
     }
-    all.into_iter().collect()
+    Handed { leaf: !is_root && all != now, all: all.into_iter().collect() }
 }
 
 /// Whether a process born in the cgroup lives. Kernels 6.16 to 7.2 kill it when our own cgroup was ever killed.
@@ -392,14 +513,53 @@ mod tests {
         put("cgroup.subtree_control", "\n");
         put("cgroup.type", "domain\n");
         put("cgroup.procs", &format!("{me}\n"));
-        let got = || controllers(&open_dir(dir.path()).unwrap());
-        assert_eq!(got(), ["cpu", "memory", "pids"]);
+        let got = || {
+            let handed = controllers(&open_dir(dir.path()).unwrap());
+            (handed.all.join(" "), handed.leaf)
+        };
+        assert_eq!(got(), ("cpu memory pids".into(), true));
         put("cgroup.procs", &format!("{me}\n1\n"));
-        assert!(got().is_empty(), "others live here: nothing can be handed down");
+        assert_eq!(got(), (String::new(), false), "others live here: nothing can be handed down");
         put("cgroup.subtree_control", "pids\n");
-        assert_eq!(got(), ["pids"]);
+        assert_eq!(got(), ("pids".into(), false));
         std::fs::remove_file(dir.path().join("cgroup.type")).unwrap();
-        assert_eq!(got(), ["cpu", "memory", "pids"], "the root may hold both");
+        assert_eq!(got(), ("cpu memory pids".into(), false), "the root may hold both");
+    }
+
+    #[test]
+    fn which_limits_one_beside_us_would_escape() {
+        let dir = tempfile::tempdir().unwrap();
+        let put = |name: &str, text: &str| std::fs::write(dir.path().join(name), text).unwrap();
+        let got = || limit_of(&open_dir(dir.path()).unwrap());
+        assert_eq!(got(), None, "no controller, no limit");
+        for (name, none, some) in [
+            ("memory.max", "max\n", "1048576\n"),
+            ("memory.high", "max\n", "1048576\n"),
+            ("pids.max", "max\n", "10\n"),
+            ("cpu.max", "max 100000\n", "20000 100000\n"),
+            ("cpuset.cpus", "\n", "0\n"),
+            ("io.max", "", "8:0 rbps=1 wbps=max riops=max wiops=max\n"),
+        ] {
+            put(name, none);
+            assert_eq!(got(), None, "{name}");
+            put(name, some);
+            assert_eq!(got(), Some(name));
+            put(name, none);
+        }
+        // A cached answer falls with any of them.
+        let path = HostPath::new(dir.path()).unwrap();
+        let seen = state(&open_dir(dir.path()).unwrap());
+        let facts = CgroupFacts { v2_seen: Some((path, seen)), ..CgroupFacts::default() };
+        assert!(still_holds(&facts) && still_holds(&CgroupFacts::default()));
+        put("pids.max", "10\n");
+        assert!(!still_holds(&facts));
+        put("pids.max", "max\n");
+        assert!(still_holds(&facts));
+        put("cgroup.subtree_control", "memory\n");
+        assert!(!still_holds(&facts));
+        // Not of cgroup2: nothing is beside us.
+        let why = beside(dir.path(), &open_dir(dir.path()).unwrap()).err().unwrap();
+        assert!(why.contains("holds other processes"), "{why}");
     }
 
     #[test]

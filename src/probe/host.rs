@@ -211,7 +211,7 @@ fn judge(trial: Trial) -> Trials {
             None => mend(step, errno, &Surroundings::look()),
         },
     };
-    let mount_steps = [Step::Tmpfs, Step::Tree, Step::SetAttr, Step::Attach, Step::Devpts];
+    let mount_steps = [Step::Tmpfs, Step::Tree, Step::SetAttr, Step::Attach, Step::Devpts, Step::Pivot];
     let mount_api = fact(&mount_steps, remedy::mount_api);
     // Without a place to mount them these were not tried.
     let no_place = (results.get(Step::Tmpfs) != Some(0)).then(|| Trials::nothing(&mount_api));

@@ -46,6 +46,7 @@ pub fn facts(store: Option<&Store>, build_id: &str) -> Result<HostFacts, ProbeEr
         && let Ok(key) = circumstances(build_id)
         && let Some(bytes) = store.get(KIND, &key)
         && let Ok(mut facts) = serde_json::from_slice::<HostFacts>(&bytes)
+        && cgroups::still_holds(&facts.cgroup)
     {
         // Per process, not per circumstances.
         facts.open_files_hard = host::open_files_hard();

@@ -227,6 +227,10 @@ pub fn mount_api(step: Step, errno: Option<i32>, around: &Surroundings) -> Fact 
             why("a system-call filter around this process (a container's) refuses it"),
             format!("let its seccomp profile allow {CALLS}; or {NO_FILTER}"),
         ),
+        libc::EINVAL if step == Step::Pivot => missing(
+            why("the root is the initial RAM file system, or is shared, and cannot be left"),
+            "start from a root that is a mount of its own (switch_root, or a bind mount of it)",
+        ),
         libc::EPERM | libc::EACCES => match &around.confined_by {
             Some(label) => missing(
                 why(&format!("the AppArmor profile `{label}` confines this process")),

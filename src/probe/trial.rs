@@ -14,8 +14,8 @@ use rustix::fs::{self, AtFlags, CWD, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags,
-    fsconfig_create, fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen, mount_change, move_mount,
-    open_tree,
+    UnmountFlags, fsconfig_create, fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen, mount_change,
+    move_mount, open_tree,
 };
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 use rustix::pipe::{PipeFlags, pipe_with};
@@ -67,6 +67,8 @@ pub enum Step {
     Overlay,
     /// Mounts a devpts and opens a terminal.
     Devpts,
+    /// Makes the tmpfs the root, and goes back.
+    Pivot,
     /// Unshares a time namespace.
     Time,
     /// Restricts itself by Landlock and is refused a file.
@@ -77,7 +79,7 @@ pub enum Step {
     Seccomp,
 }
 
-const STEPS: [Step; 15] = [
+const STEPS: [Step; 16] = [
     Step::Ids,
     Step::Private,
     Step::Hostname,
@@ -89,6 +91,7 @@ const STEPS: [Step; 15] = [
     Step::Proc,
     Step::Overlay,
     Step::Devpts,
+    Step::Pivot,
     Step::Time,
     Step::Landlock,
     Step::Second,
@@ -110,6 +113,7 @@ impl Step {
             Self::Proc => "mounting a procfs",
             Self::Overlay => "mounting an overlay on tmpfs",
             Self::Devpts => "mounting a devpts",
+            Self::Pivot => "pivot_root",
             Self::Time => "unshare of a time namespace",
             Self::Landlock => "restricting a process by Landlock",
             Self::Second => "unshare of a second user and mount namespace",
@@ -324,6 +328,7 @@ impl Place {
             Step::Proc => self.proc(),
             Step::Overlay => self.overlay(),
             Step::Devpts => self.devpts(),
+            Step::Pivot => self.pivot(),
             Step::Time => unshare(libc::CLONE_NEWTIME as u64).map_err(|e| errno(&e)),
             Step::Landlock => landlock(),
             Step::Second => {
@@ -389,6 +394,19 @@ impl Place {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
         fs::openat(self.root()?, "merged/file", flags, Mode::RWXU)?;
         fs::statat(self.root()?, "upper/file", AtFlags::SYMLINK_NOFOLLOW).map(drop)
+    }
+
+    /// Each of the two roots lies on the other's top in turn: pivot_root(2), "pivot_root(".", ".")". What is on top in the end is
+    /// taken away, since a process whose root is covered counts as one in a chroot. The steps after it look below the root that
+    /// there was.
+    fn pivot(&self) -> Result<(), Errno> {
+        let before = fs::open("/", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+        rustix::process::fchdir(self.root()?)?;
+        rustix::process::pivot_root(c".", c".")?;
+        rustix::process::fchdir(&before)?;
+        rustix::process::pivot_root(c".", c".")?;
+        rustix::mount::unmount(".", UnmountFlags::DETACH)?;
+        rustix::process::chdir("/")
     }
 
     fn devpts(&self) -> Result<(), Errno> {

@@ -5,6 +5,7 @@
 //! One directory `stockade-<run id>` directly below our *own* cgroup, in each hierarchy that is needed: in
 //! cgroup2 for membership and the kill of the whole tree, and, where a controller is bound to a v1
 //! hierarchy, there for its limit (hybrid hosts). A hierarchy for which no limit is asked is not touched.
+//! A cgroup of cgroup2 that holds processes hands no controller down; `subtree` and `probe` see to that.
 //! On a host without cgroup2 the v1 freezer takes part, since it is the only thing that stops a tree which
 //! forks faster than it is killed.
 //!
@@ -19,6 +20,7 @@
 //! handed ([`ExecCgroup::task_fds`]); the kernel checks the *opener's* rights on them.
 //! [`ExecCgroup::place`] then confirms, and writes only what is missing.
 
+use super::subtree::Subtree;
 use crate::base::RunId;
 use crate::plan::CgroupFacts;
 use rustix::event::{EventfdFlags, eventfd};
@@ -27,6 +29,7 @@ use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::fmt;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -34,6 +37,8 @@ use std::time::{Duration, Instant};
 
 /// What every cgroup directory of ours is called, before the run id.
 pub const NAME_PREFIX: &str = "stockade-";
+/// What the leaf is called, after the run's name, into which our own process moves.
+const LEAF_SUFFIX: &str = "-owner";
 /// The most that is read of any cgroup file.
 const FILE_BYTES_MAX: usize = 4 << 20;
 /// The largest page size; memory limits are rounded down to a multiple of the real one.
@@ -130,7 +135,7 @@ pub enum CgroupError {
     },
 }
 
-fn failed(step: &'static str, path: &Path) -> impl FnOnce(Errno) -> CgroupError {
+pub(super) fn failed(step: &'static str, path: &Path) -> impl FnOnce(Errno) -> CgroupError {
     move |errno| CgroupError::Step { step, path: path.to_path_buf(), errno }
 }
 
@@ -149,6 +154,9 @@ pub fn names(facts: &CgroupFacts, run: &RunId, wanted: &Wanted) -> Vec<CgroupNam
     let mut out: Vec<CgroupName> = Vec::with_capacity(4);
     if let Some(own) = facts.v2.as_ref().filter(|d| d.writable) {
         out.push(CgroupName { path: own.own.as_path().join(&name), v2: true });
+        if facts.v2_leaf && asked(wanted).any(|(limit, _)| in_v2(facts, limit.controller())) {
+            out.push(CgroupName { path: own.own.as_path().join(format!("{name}{LEAF_SUFFIX}")), v2: true });
+        }
     }
     let limits = asked(wanted).map(|(limit, _)| limit.controller());
     let freezer = out.is_empty().then_some("freezer");
@@ -259,6 +267,7 @@ pub struct ExecCgroup {
     name: String,
     proc: PathBuf,
     v2: Option<Group>,
+    subtree: Option<Subtree>,
     v1: Vec<Group>,
     seats: BTreeMap<&'static str, Seat>,
     /// v1: the eventfd; v2: the open `memory.events`.
@@ -291,6 +300,7 @@ impl ExecCgroup {
             name,
             proc: proc.to_path_buf(),
             v2,
+            subtree: None,
             v1: Vec::new(),
             seats: BTreeMap::new(),
             oom: None,
@@ -304,10 +314,23 @@ impl ExecCgroup {
         self.v2.as_ref().map(|g| g.dir.as_fd())
     }
 
+    /// Has cgroup2 give the executor's cgroup the controllers of `wanted`: ours are handed down, where need be from a
+    /// leaf that this process moves into. To be called before the clone. What fails is a gap of
+    /// [`ExecCgroup::add_limits`].
+    pub fn hand_down(&mut self, facts: &CgroupFacts, wanted: &Wanted) {
+        let Some(group) = &self.v2 else { return };
+        for controller in asked(wanted).map(|(limit, _)| limit.controller()).filter(|c| in_v2(facts, c)) {
+            let leaf = format!("{}{LEAF_SUFFIX}", self.name);
+            let subtree = self.subtree.get_or_insert_with(|| Subtree::of(group.path.as_path(), leaf));
+            subtree.hand_down(group.parent.as_fd(), controller, facts.v2_leaf);
+        }
+    }
+
     /// The second half, done while the child builds its namespaces: a directory in each further hierarchy
     /// that a limit needs, the limits written and read back. One answer per limit that is wanted.
     pub fn add_limits(&mut self, facts: &CgroupFacts, wanted: &Wanted) -> Vec<(Limit, Result<(), LimitGap>)> {
         let mut out = Vec::with_capacity(3);
+        self.hand_down(facts, wanted);
         for (limit, value) in asked(wanted) {
             let seat = match self.seat(facts, limit.controller()) {
                 Ok(seat) => seat,
@@ -342,6 +365,9 @@ impl ExecCgroup {
             return Ok(*seat);
         }
         let seat = if self.v2.is_some() && in_v2(facts, controller) {
+            if let Some(gap) = self.subtree.as_ref().and_then(|s| s.lacks(controller)) {
+                return Err(gap);
+            }
             Seat::V2
         } else {
             let own = facts.v1.get(controller).ok_or_else(|| no_controller(facts, controller))?;
@@ -554,6 +580,11 @@ impl ExecCgroup {
                 failures.push(e);
             }
         }
+        if let (Some(subtree), Some(group)) = (self.subtree, &self.v2)
+            && let Err(e) = subtree.take_back(group.parent.as_fd())
+        {
+            failures.push(e);
+        }
         if failures.is_empty() { Ok(()) } else { Err(failures) }
     }
 }
@@ -570,7 +601,7 @@ pub fn enter(task_fds: &[BorrowedFd<'_>]) -> Result<(), Errno> {
     Ok(())
 }
 
-const DELEGATE: &str = "start stockade in a delegated cgroup (`systemd-run --user --scope -p Delegate=yes stockade …`), \
+pub(super) const DELEGATE: &str = "start stockade in a delegated cgroup (`systemd-run --user --scope -p Delegate=yes stockade …`), \
      or let the supervisor run as root";
 
 fn no_controller(facts: &CgroupFacts, controller: &str) -> LimitGap {
@@ -579,6 +610,9 @@ fn no_controller(facts: &CgroupFacts, controller: &str) -> LimitGap {
             format!("our cgroup {} is not ours to write, so there is no {controller} limit", own.own),
             DELEGATE.to_owned(),
         ),
+        Some(_) if facts.v2_hindrance.is_some() => {
+            (facts.v2_hindrance.clone().unwrap_or_default(), DELEGATE.to_owned())
+        }
         Some(own) => (
             format!("the {controller} controller is not available to children of our cgroup {}", own.own),
             format!(
@@ -644,12 +678,12 @@ fn field(text: &str, key: Option<&str>) -> Option<u64> {
     }
 }
 
-fn write_whole(fd: BorrowedFd<'_>, text: &str) -> Result<(), Errno> {
+pub(super) fn write_whole(fd: BorrowedFd<'_>, text: &str) -> Result<(), Errno> {
     // A cgroup file takes a value in one write; a short write is a refused one.
     if rustix::io::write(fd, text.as_bytes())? == text.len() { Ok(()) } else { Err(Errno::IO) }
 }
 
-fn read_all(fd: BorrowedFd<'_>) -> Result<Vec<u8>, Errno> {
+pub(super) fn read_all(fd: BorrowedFd<'_>) -> Result<Vec<u8>, Errno> {
     let mut out = Vec::new();
     let mut buffer = [0u8; 4096];
     loop {
@@ -787,7 +821,7 @@ impl Membership {
 }
 
 /// The processes of one directory. Those that our PID namespace cannot see read as 0.
-fn members(dir: BorrowedFd<'_>) -> Result<Vec<i32>, Errno> {
+pub(super) fn members(dir: BorrowedFd<'_>) -> Result<Vec<i32>, Errno> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let fd = openat(dir, "cgroup.procs", flags, Mode::empty())?;
     let bytes = match read_all(fd.as_fd()) {
@@ -888,7 +922,12 @@ fn freeze_kill_thaw(freezer: BorrowedFd<'_>, dir: BorrowedFd<'_>) {
     let _ = state("THAWED");
 }
 
-fn rmdir(parent: BorrowedFd<'_>, name: &Path, path: &Path, until: Instant) -> Result<(), CgroupError> {
+pub(super) fn rmdir(
+    parent: BorrowedFd<'_>,
+    name: &Path,
+    path: &Path,
+    until: Instant,
+) -> Result<(), CgroupError> {
     let mut pause = Duration::from_micros(100);
     loop {
         match unlinkat(parent, name, AtFlags::REMOVEDIR) {
@@ -912,7 +951,10 @@ pub fn reclaim(names: &[CgroupName], run: &RunId, wait: Duration) -> Vec<CgroupE
     let mut errors = Vec::new();
     let mut found = Vec::new();
     for name in names {
-        if name.path.file_name().is_none_or(|n| n != expected.as_str()) || !name.path.is_absolute() {
+        let ours = |n: &OsStr| {
+            n.to_str().is_some_and(|n| n.strip_suffix(LEAF_SUFFIX).unwrap_or(n) == expected.as_str())
+        };
+        if !name.path.file_name().is_some_and(ours) || !name.path.is_absolute() {
             errors.push(CgroupError::NotOurs { path: name.path.clone() });
             continue;
         }
@@ -941,7 +983,8 @@ pub fn reclaim(names: &[CgroupName], run: &RunId, wait: Duration) -> Vec<CgroupE
             continue;
         }
         let until = until.max(Instant::now() + Duration::from_millis(100));
-        if let Err(e) = rmdir(parent.as_fd(), Path::new(&expected), &name.path, until) {
+        let last = name.path.file_name().unwrap_or_default();
+        if let Err(e) = rmdir(parent.as_fd(), Path::new(last), &name.path, until) {
             errors.push(e);
         }
     }

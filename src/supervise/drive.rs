@@ -55,36 +55,56 @@ pub struct Options {
     pub close_stdin: bool,
     /// Trace the command, to see which paths it is refused: slow.
     pub trace: bool,
+    /// Make digests of the output.
+    pub digests: bool,
     /// Switched-off protections.
     pub mutants: Mutants,
 }
 
-/// Runs the command of `plan`. Every way out of here is a report; nothing of the executor outlives it but what the
-/// report names.
+/// A new run's id.
+pub fn new_run() -> RunId {
+    let unix_ms = unix_ms();
+    let mut random = [0u8; 10];
+    if rustix::rand::getrandom(&mut random[..], rustix::rand::GetRandomFlags::empty()) != Ok(random.len()) {
+        random[..8].copy_from_slice(&unix_ms.to_le_bytes());
+    }
+    RunId::new(unix_ms, random)
+}
+
+/// While it lives, the signals that end a run do not end us: what the run came to has yet to be recorded.
+#[derive(Debug)]
+pub struct Undisturbed(Option<SigSet>);
+
+impl Drop for Undisturbed {
+    fn drop(&mut self) {
+        if let Some(mask) = &self.0 {
+            let _ = mask.thread_set_mask();
+        }
+    }
+}
+
+/// Runs the command of `plan` as run `run`. Every way out of here is a report; nothing of the executor outlives it but
+/// what the report names.
+///
+/// `accept` is called once, while the executor is being built and before anything of the command can run; its error
+/// refuses. Signals are held back until the second value is dropped: after that comes only handing over the result,
+/// perhaps to somebody who never takes it, and a signal ends that.
 pub fn execute(
     plan: &Plan,
     facts: &HostFacts,
     (state, store): (&StateDir, &Store),
     kept: &Held,
     options: &Options,
-) -> Report {
-    let unix_ms = unix_ms();
-    let mut random = [0u8; 10];
-    if rustix::rand::getrandom(&mut random[..], rustix::rand::GetRandomFlags::empty()) != Ok(random.len()) {
-        random[..8].copy_from_slice(&unix_ms.to_le_bytes());
-    }
-    let run = RunId::new(unix_ms, random);
+    run: RunId,
+    accept: &mut dyn FnMut() -> Result<(), Fault>,
+) -> (Report, Undisturbed) {
     let mut report = empty(plan, run.to_string());
-    let mask = SigSet::thread_get_mask();
-    match Drive::start(plan, facts, (state, store), kept, options, run) {
+    let undisturbed = Undisturbed(SigSet::thread_get_mask().ok());
+    match Drive::start(plan, facts, (state, store), kept, options, run, accept) {
         Ok(drive) => drive.run(&mut report),
         Err(fault) => report.outcome = Outcome::Refused(fault),
     }
-    // What is left is handing over the result, perhaps to somebody who never takes it: a signal ends that.
-    if let Ok(mask) = mask {
-        let _ = mask.thread_set_mask();
-    }
-    report
+    (report, undisturbed)
 }
 
 fn unix_ms() -> u64 {
@@ -94,7 +114,6 @@ fn unix_ms() -> u64 {
 }
 
 fn empty(plan: &Plan, run_id: String) -> Report {
-    let nothing = || Kept { head: Vec::new(), tail: Vec::new(), omitted: 0, total: 0, exceeded: None };
     Report {
         run_id,
         outcome: Outcome::Refused(faults::sandbox(
@@ -107,8 +126,8 @@ fn empty(plan: &Plan, run_id: String) -> Report {
         limit: None,
         cancelled: None,
         usage: None,
-        stdout: nothing(),
-        stderr: nothing(),
+        stdout: Kept::nothing(),
+        stderr: Kept::nothing(),
         enforcement: Vec::new(),
         verified: Verified::No,
         reaping: None,
@@ -189,6 +208,7 @@ impl<'a> Drive<'a> {
         kept: &'a Held,
         options: &'a Options,
         run: RunId,
+        accept: &mut dyn FnMut() -> Result<(), Fault>,
     ) -> Result<Self, Fault> {
         let c = &plan.containment;
         let (mutants, trace) = (options.mutants, options.trace);
@@ -224,11 +244,15 @@ impl<'a> Drive<'a> {
                 None
             }
         };
+        if let Some(cgroup) = &mut cgroup {
+            cgroup.hand_down(&facts.cgroup, &wanted);
+        }
         let verdict = verdict_key(plan, facts);
         let cached = if options.verify_live { None } else { load_verdict(store, &verdict) };
         let began = Instant::now();
         let result = (|| {
-            let signals = block_signals().map_err(|e| internal("blocking signals", &e.to_string()))?;
+            let signals =
+                block_signals(options.tty).map_err(|e| internal("blocking signals", &e.to_string()))?;
             let (stdio, ours) =
                 streams(plan, options, id_base).map_err(|e| internal("making pipes", &e.to_string()))?;
             let clone_dir =
@@ -283,10 +307,13 @@ impl<'a> Drive<'a> {
             r.init = ProcessId::of(Path::new("/proc"), running.pid).ok();
             r.places = guard.places();
         });
-        if let Err(e) = recorded {
+        // init builds the root meanwhile.
+        let accepted =
+            recorded.map_err(|e| faults::store("recording the run", e.to_string())).and_then(|()| accept());
+        if let Err(fault) = accepted {
             end_now(&running);
             clean_up(cgroup, live, &mut Vec::new());
-            return Err(faults::store("recording the run", e.to_string()));
+            return Err(fault);
         }
         let disk = match c.limits.disk {
             Some(limit) => super::disk::Watch::new(plan, limit)
@@ -544,11 +571,25 @@ impl<'a> Drive<'a> {
     fn on_signals(&mut self, dead: bool) {
         while let Ok(Some(info)) = self.signals.read_signal() {
             let Ok(signal) = Signal::try_from(info.ssi_signo as i32) else { continue };
-            if signal == Signal::SIGWINCH {
-                if let Some(terminal) = &self.terminal {
-                    terminal.resize();
+            match signal {
+                Signal::SIGWINCH => {
+                    if let Some(terminal) = &self.terminal {
+                        terminal.resize();
+                    }
+                    continue;
                 }
-                continue;
+                Signal::SIGTSTP => {
+                    self.stop();
+                    continue;
+                }
+                // After SIGSTOP, which nobody is told of: somebody else may have used the terminal.
+                Signal::SIGCONT => {
+                    if let Some(terminal) = &mut self.terminal {
+                        terminal.resume();
+                    }
+                    continue;
+                }
+                _ => {}
             }
             self.signals_seen += 1;
             let name = signal.as_str();
@@ -819,6 +860,31 @@ impl<'a> Drive<'a> {
         }
     }
 
+    /// After the last of the output: what the command did to the caller's terminal ends with it.
+    fn put_terminal_back(&mut self) {
+        let own = self.terminal.take();
+        let shown = [&self.stdout, &self.stderr].into_iter().find_map(|outlet| outlet.screen.as_ref());
+        match (own, shown) {
+            (Some(own), shown) => own.end(&shown.cloned().unwrap_or_default()),
+            (None, Some(_)) => {
+                for screen in [&self.stdout, &self.stderr].into_iter().filter_map(|o| o.screen.as_ref()) {
+                    super::terminal::settle(screen);
+                }
+            }
+            (None, None) => {}
+        }
+    }
+
+    /// Stopped from outside, as a job is: the caller's shell gets its terminal as it was, and we take it again when we are
+    /// continued. The command goes on; without a reader its output waits.
+    fn stop(&mut self) {
+        if let Some(terminal) = &mut self.terminal {
+            terminal.suspend();
+            let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::STOP);
+            terminal.resume();
+        }
+    }
+
     /// The tree is dead (or will not die): account, clean up, judge.
     fn finish(mut self, report: &mut Report, dead: bool) {
         let wall_ms = millis(self.began.elapsed());
@@ -830,7 +896,7 @@ impl<'a> Drive<'a> {
             report.leftovers.push(format!("init {} of run {} does not die", self.running.pid, self.run));
         }
         let empty_after_us = u64::try_from(killed_at.elapsed().as_micros()).unwrap_or(u64::MAX);
-        drop(self.terminal.take());
+        self.put_terminal_back();
         let stats = self.stats.take().or_else(|| self.cgroup.as_ref().map(ExecCgroup::stats));
         // A kill at the limit ends the whole tree; that one process of it was quick enough to end by itself before we
         // heard of the kill makes no difference.
@@ -1052,9 +1118,10 @@ fn outlet(
 ) -> Result<Outlet, rustix::io::Errno> {
     let (limit, action) = (plan.containment.limits.output, plan.containment.limits.output_action);
     Ok(if options.capture {
-        Outlet::new(from, None, Capture::new(limit, action))
+        Outlet::new(from, None, Capture::new(limit, action).digested(options.digests))
     } else {
-        Outlet::new(from, Some(caller(number)?), Capture::with_bounds(limit, action, 0, tail))
+        let capture = Capture::with_bounds(limit, action, 0, tail).digested(options.digests);
+        Outlet::new(from, Some(caller(number)?), capture)
     })
 }
 
@@ -1067,10 +1134,15 @@ fn caller(number: i32) -> Result<OwnedFd, rustix::io::Errno> {
     }
 }
 
-fn block_signals() -> nix::Result<SignalFd> {
+fn block_signals(tty: bool) -> nix::Result<SignalFd> {
     let mut set = SigSet::empty();
     for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT, Signal::SIGWINCH] {
         set.add(signal);
+    }
+    if tty {
+        // Without a terminal to give back, being stopped is the kernel's business.
+        set.add(Signal::SIGTSTP);
+        set.add(Signal::SIGCONT);
     }
     set.thread_block()?;
     SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)

@@ -22,6 +22,18 @@ pub enum Boundary {
     ArtifactStore,
 }
 
+impl Boundary {
+    /// Its name in documents.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Configuration => "configuration",
+            Self::Sandbox => "sandbox",
+            Self::Tool => "tool",
+            Self::ArtifactStore => "artifact_store",
+        }
+    }
+}
+
 /// An error as data: where, at which step, about what, why, and what to do next. Operator text.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 pub struct Fault {

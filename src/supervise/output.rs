@@ -4,6 +4,7 @@
 //! A payload decides how much is written and how it is cut into pieces, so nothing here may depend on the
 //! pieces: what is kept is a function of the concatenated stream alone (property-tested below).
 
+use crate::base::{Digest, Digester};
 use crate::policy::OutputAction;
 use std::io::Write;
 
@@ -30,6 +31,7 @@ pub struct Capture {
     total: u64,
     limit: Option<u64>,
     action: OutputAction,
+    digester: Option<Digester>,
 }
 
 /// What a finished stream left.
@@ -45,6 +47,8 @@ pub struct Kept {
     pub total: u64,
     /// The limit that the stream went beyond, when it did.
     pub exceeded: Option<u64>,
+    /// Digest of the bytes within the limit, when it was asked for.
+    pub digest: Option<Digest>,
 }
 
 impl Capture {
@@ -65,7 +69,22 @@ impl Capture {
             }
             _ => (head_max, tail_max),
         };
-        Self { head: Vec::new(), tail: Ring::new(tail_max), head_max, total: 0, limit, action }
+        Self {
+            head: Vec::new(),
+            tail: Ring::new(tail_max),
+            head_max,
+            total: 0,
+            limit,
+            action,
+            digester: None,
+        }
+    }
+
+    /// And makes a digest of what lies within the limit.
+    #[must_use]
+    pub fn digested(mut self, digested: bool) -> Self {
+        self.digester = digested.then(Digester::default);
+        self
     }
 
     /// Takes the next piece of the stream.
@@ -75,8 +94,11 @@ impl Capture {
         let take = piece.len().min(self.head_max - self.head.len());
         self.head.extend_from_slice(&piece[..take]);
         self.tail.push(&piece[take..]);
-        let Some(limit) = self.limit else { return Pushed { within: piece.len(), kill: false } };
+        let limit = self.limit.unwrap_or(u64::MAX);
         let within = usize::try_from(limit.saturating_sub(before)).unwrap_or(usize::MAX).min(piece.len());
+        if let Some(digester) = &mut self.digester {
+            digester.push(&piece[..within]);
+        }
         let first_time = before <= limit && self.total > limit;
         Pushed { within, kill: first_time && self.action == OutputAction::Kill }
     }
@@ -104,6 +126,7 @@ impl Capture {
     pub fn finish(self) -> Kept {
         let omitted = self.omitted();
         let exceeded = self.limit.filter(|l| self.total > *l);
+        let digest = self.digester.map(Digester::end);
         let (mut head, tail) = (self.head, self.tail);
         let mut last = Vec::new();
         if omitted == 0 {
@@ -111,7 +134,7 @@ impl Capture {
         } else {
             tail.append_to(&mut last);
         }
-        Kept { head, tail: last, omitted, total: self.total, exceeded }
+        Kept { head, tail: last, omitted, total: self.total, exceeded, digest }
     }
 }
 
@@ -159,6 +182,11 @@ impl Ring {
 }
 
 impl Kept {
+    /// Of a stream that never was.
+    pub fn nothing() -> Self {
+        Self { head: Vec::new(), tail: Vec::new(), omitted: 0, total: 0, exceeded: None, digest: None }
+    }
+
     /// The last bytes of what is kept, at most `max`.
     pub fn ending(&self, max: usize) -> &[u8] {
         let last = if self.omitted == 0 { &self.head } else { &self.tail };

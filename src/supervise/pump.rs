@@ -3,6 +3,7 @@
 //! slow reader.
 
 use super::output::Capture;
+use super::screen::Screen;
 use rustix::io::{Errno, ReadWriteFlags};
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -62,12 +63,24 @@ pub struct Outlet {
     failed: Option<Errno>,
     /// Counts, and keeps when the output is to be embedded.
     pub capture: Capture,
+    /// What was shown, where the caller's descriptor is a terminal.
+    pub screen: Option<Screen>,
 }
 
 impl Outlet {
     /// A stream from `from` (non-blocking, ours) to `to`.
     pub fn new(from: Option<OwnedFd>, to: Option<OwnedFd>, capture: Capture) -> Self {
-        Self { from, to, pending: Vec::new(), sent: 0, chunk: Chunk::default(), failed: None, capture }
+        let screen = to.as_ref().filter(|to| rustix::termios::isatty(to)).map(|_| Screen::default());
+        Self {
+            from,
+            to,
+            pending: Vec::new(),
+            sent: 0,
+            chunk: Chunk::default(),
+            failed: None,
+            capture,
+            screen,
+        }
     }
 
     /// What to poll for input: nothing while output is pending (that is the back-pressure).
@@ -106,6 +119,9 @@ impl Outlet {
             Ok(0) | Err(Errno::IO) => self.from = None,
             Ok(n) => {
                 let pushed = self.capture.push(&buf[..n]);
+                if let Some(screen) = &mut self.screen {
+                    screen.push(&buf[..pushed.within]);
+                }
                 if self.to.is_some() {
                     self.pending.extend_from_slice(&buf[..pushed.within]);
                 }

@@ -45,6 +45,8 @@ pub enum Complaint {
     CommandNotFound,
     /// A program wants to be run by root.
     NotRoot,
+    /// A program found no key to sign or decrypt with.
+    NoKey,
     /// A set-id program noticed `no_new_privs`.
     NoNewPrivileges,
 }
@@ -67,6 +69,7 @@ const PHRASES: &[(&str, Complaint)] = &[
     ("requires root", NotRoot),
     ("only root can", NotRoot),
     ("command not found", CommandNotFound),
+    ("no secret key", NoKey),
     ("could not resolve", NoNetwork),
     ("couldn't resolve", NoNetwork),
     ("temporary failure in name resolution", NoNetwork),

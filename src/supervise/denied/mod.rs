@@ -433,6 +433,7 @@ impl<H: Host> Judge<'_, H> {
             Some(Complaint::NoNetwork) => self.no_network(clue),
             Some(Complaint::ConnectionRefused) => self.connection_refused(clue),
             Some(Complaint::NoFamily | Complaint::NotImplemented) => self.named_call(clue),
+            Some(Complaint::NoKey) => self.no_key(),
             Some(Complaint::NoNewPrivileges) => Some(Found {
                 protection: Protection::Capabilities.key(),
                 kind: Kind::Privilege,
@@ -759,6 +760,17 @@ impl<H: Host> Judge<'_, H> {
         self.host.look(&HostPath::new(real.as_path()).ok()?)?;
         let what = ForModel::new("is on the host; the command's ").word(at).ours(" is its own");
         Some(mounts(Kind::Private, object, what, self.flag("--ro", real)))
+    }
+
+    /// GnuPG's keys, which it does not look for anywhere else. That the caller has some is no proof that one of them was meant.
+    fn no_key(&self) -> Option<Found> {
+        let rel = |path| crate::base::RelPath::new(path).ok();
+        let home = crate::plan::resolve::home(self.policy.user);
+        let (keys, secret) = (home.join(&rel(".gnupg")?), home.join(&rel(".gnupg/private-keys-v1.d")?));
+        let (Place::Private { .. }, real) = place::at(&self.plan.containment, &secret) else { return None };
+        // Read-only it could not be used, and to hand it over is more than a signature needs.
+        let found = self.private(&secret, &home, &real)?;
+        Some(Found { object: Some(self.shown(&keys)), grant: None, ..found })
     }
 
     /// A program that the caller would find and the command does not.
