@@ -184,6 +184,10 @@ fn copy_below(from: &Path, to: &Path) {
     for entry in std::fs::read_dir(from).unwrap() {
         let entry = entry.unwrap();
         let at = to.join(entry.file_name());
+        // The log is brought in and stays empty; readers in other threads make and remove its files.
+        if at.extension().is_some_and(|e| e == "db-wal" || e == "db-shm") {
+            continue;
+        }
         if entry.file_type().unwrap().is_dir() {
             std::fs::DirBuilder::new().mode(0o700).create(&at).unwrap();
             copy_below(&entry.path(), &at);
@@ -215,6 +219,7 @@ fn original() -> &'static Vec<Vec<Vec<Cell>>> {
 /// Writes back the rows of a table.
 fn replace(dir: &Dir, table: &str, rows: &[Vec<Cell>]) -> rusqlite::Result<()> {
     let mut conn = dir.sql();
+    conn.execute_batch("PRAGMA synchronous = OFF")?;
     let tx = conn.transaction()?;
     tx.execute(&format!("DELETE FROM {table}"), [])?;
     for row in rows {
@@ -249,13 +254,15 @@ fn edited(cell: &Cell, at: usize, bit: u8, text: bool) -> Cell {
 
 /// That the changed store is found, unless the tables hold what they held.
 fn found(dir: &Dir, about: &str) -> Result<(), TestCaseError> {
-    if dump(dir.path()).as_ref() == Some(original()) {
-        return Ok(());
-    }
     match dir.verified() {
-        Ok(verification) => prop_assert!(!verification.is_good(), "not found: {about}"),
-        Err(StoreError::NoRun { .. } | StoreError::Locked { .. }) => prop_assert!(false, "{about}"),
-        Err(_) => {}
+        Ok(verification) if verification.is_good() => {
+            prop_assert!(dump(dir.path()).as_ref() == Some(original()), "not found: {about}");
+        }
+        // What another process could end is no answer to a change.
+        Err(e @ (StoreError::NoRun { .. } | StoreError::Locked { .. })) => {
+            prop_assert!(false, "{about}: {e}")
+        }
+        Ok(_) | Err(_) => {}
     }
     Ok(())
 }
@@ -350,17 +357,18 @@ fn a_chain_that_was_computed_anew() {
             payload = r#"{"forged":true}"#.into();
         }
         prev = event_hash(&prev, at & 0xffff_ffff, &kind, times, blob.is_some(), payload.as_bytes());
-        hashes.push((at, payload.len(), payload, prev));
+        hashes.push((at, payload, prev));
     }
     drop(rows);
-    for (at, _, payload, hash) in &hashes {
+    for (at, payload, hash) in &hashes {
         conn.execute("UPDATE events SET payload = ?2, hash = ?3 WHERE at = ?1", (at, payload, hash.0))
             .unwrap();
     }
     conn.execute("UPDATE runs SET head = ?1 WHERE no = 1", [prev.0]).unwrap();
     // And the ledger, whose genesis is that of the first entry as it stands.
     let mut last: Option<Hash> = None;
-    let entries: Vec<(i64, String, String, Vec<u8>, Option<Vec<u8>>, i64, Vec<u8>)> = conn
+    type Entry = (i64, String, String, Vec<u8>, Option<Vec<u8>>, i64, Vec<u8>);
+    let entries: Vec<Entry> = conn
         .prepare("SELECT * FROM ledger ORDER BY n")
         .unwrap()
         .query_map([], |r| Ok((r.get(0)?, r.get(1)?, r.get(2)?, r.get(3)?, r.get(4)?, r.get(5)?, r.get(6)?)))
@@ -377,15 +385,9 @@ fn a_chain_that_was_computed_anew() {
         conn.execute("UPDATE ledger SET head = ?2, hash = ?3 WHERE n = ?1", (n, head.0, hash.0)).unwrap();
         last = Some(hash);
     }
-    conn.execute(
-        "UPDATE runs SET bytes = (SELECT bytes FROM runs WHERE no = 1) + ?1 - \
-         (SELECT ?2) WHERE no = 1",
-        (15i64, {
-            let words = json!({ "blob": Digest::of(b"nothing"), "bytes": 7, "\u{1b}[2J": "\u{202e}" });
-            payload(&words).bytes().len() as i64
-        }),
-    )
-    .unwrap();
+    let words = json!({ "blob": Digest::of(b"nothing"), "bytes": 7, "\u{1b}[2J": "\u{202e}" });
+    let less = payload(&words).bytes().len() as i64 - 15;
+    conn.execute("UPDATE runs SET bytes = bytes - ?1 WHERE no = 1", [less]).unwrap();
     drop(all);
     drop(conn);
     let findings = dir.verified().unwrap().findings;
@@ -395,7 +397,7 @@ fn a_chain_that_was_computed_anew() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(std::env::var("STOCKADE_VERIFY_CASES").ok().and_then(|c| c.parse().ok()).unwrap_or(40)))]
+    #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
 
     #[test]
     fn an_edited_cell(table in 0..TABLES.len(), row: prop::sample::Index, at in 0usize..4096, bit in 0u8..8) {
@@ -418,6 +420,11 @@ proptest! {
             }
         }
     }
+
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
 
     #[test]
     fn rows_lost_swapped_repeated_moved(

@@ -351,7 +351,7 @@ impl Runs<'_> {
     ) -> Result<(), ExportError> {
         let failed = StoreError::of("exporting a run");
         let mut read = self.conn.prepare_cached(sql).map_err(&failed)?;
-        let names: Vec<String> = read.column_names().into_iter().map(str::to_owned).collect();
+        let names: Vec<String> = read.column_names().map(str::to_owned).collect();
         let mut rows = read.query([no]).map_err(&failed)?;
         while let Some(row) = rows.next().map_err(&failed)? {
             let mut columns = serde_json::Map::new();

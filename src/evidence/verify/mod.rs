@@ -7,14 +7,16 @@
 //! with the signing key, or one who makes a key and writes everything anew, can satisfy: pin a key to rule that out.
 
 mod bundle;
+mod keys;
 mod run;
 mod store;
 
 pub(super) use bundle::LINE_BYTES_MAX;
 pub use bundle::verify_bundle;
+pub(super) use keys::keys_of;
 pub(super) use run::{EventRow, RunRow, references};
 pub use store::verify;
-pub(super) use store::{RUN_COLUMNS, file, keys_of, payload, read_event, run_row};
+pub(super) use store::{RUN_COLUMNS, file, payload, read_event, run_row};
 
 use crate::base::text::visible;
 use serde::Serialize;

@@ -114,6 +114,9 @@ struct Last {
     terminal: Option<Value>,
 }
 
+/// Hash and time (`wall_ms`) of an event.
+pub type Link = (Hash, i64);
+
 /// The fold over the events of a run.
 pub struct Fold {
     id: String,
@@ -235,8 +238,8 @@ impl Fold {
         &self.plans
     }
 
-    /// Hashes and times of beginning and end, for the ledger: `(head, wall_ms)` each.
-    pub fn ends(&self) -> (Option<(Hash, i64)>, Option<(Hash, i64)>) {
+    /// Beginning and end, as the ledger has them.
+    pub fn ends(&self) -> (Option<Link>, Option<Link>) {
         let begin = self.first.as_ref().map(|first| (first.hash, first.wall_ms));
         let end = self.last.as_ref().and_then(|last| Some((self.prev?, last.wall_ms)));
         (begin, end)
@@ -356,4 +359,69 @@ const PLANS_MAX: usize = 8;
 /// The digest by which the ledger knows a receipt, or an owner.
 pub fn also(bytes: &[u8]) -> Hash {
     Hash(*Digest::of(bytes).bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Nothing;
+    impl Content for Nothing {
+        fn check(&mut self, _: &str, _: u64) -> Result<(), String> {
+            Err("it is missing".to_owned())
+        }
+        fn payload(&mut self, _: &EventRow<'_>) -> Option<Vec<u8>> {
+            None
+        }
+    }
+
+    /// The findings of a run with these kinds, payloads and times of events.
+    fn folded(events: &[(&str, &str, i64)]) -> Vec<What> {
+        let (mut fold, mut out) = (Fold::new("r"), Findings::default());
+        let mut prev = genesis("r");
+        for (seq, (kind, payload, wall_ms)) in (1..).zip(events) {
+            let payload = payload.as_bytes();
+            prev = event_hash(&prev, seq, kind, (*wall_ms, -wall_ms), false, payload);
+            let (wall_ms, mono_us, hash) = (*wall_ms, -wall_ms, &prev.0[..]);
+            fold.event(
+                &EventRow { seq, kind, wall_ms, mono_us, payload, blob: None, hash },
+                &mut Nothing,
+                &mut out,
+            );
+        }
+        out.end().findings.into_iter().map(|finding| finding.what).collect()
+    }
+
+    #[test]
+    fn order_is_the_sequence_and_not_a_clock() {
+        let run = [
+            ("run.created", "{}", 9000),
+            ("note", "{}", 5),
+            ("note", "no JSON", -7),
+            ("run.terminal", "{}", 1),
+        ];
+        assert_eq!(folded(&run), []);
+        assert_eq!(folded(&run[..1]), []);
+    }
+
+    #[test]
+    fn created_first_and_terminal_last() {
+        let (created, note, end) = (("run.created", "{}", 1), ("note", "{}", 2), ("run.terminal", "{}", 3));
+        assert_eq!(folded(&[note, end]), [What::Order]);
+        assert_eq!(folded(&[created, created, end]), [What::Order]);
+        assert_eq!(folded(&[created, end, note]), [What::Order]);
+        assert_eq!(folded(&[created, end, end]), [What::Order]);
+        assert_eq!(folded(&[created, ("run.terminal", "{", 3)]), [What::Changed]);
+    }
+
+    #[test]
+    fn blobs_are_followed_where_the_words_are_ours() {
+        let refers = format!(r#"{{"a":[{{"blob":"sha256:{}","bytes":1}}]}}"#, "ab".repeat(32));
+        let of = |kind| folded(&[("run.created", "{}", 1), (kind, &refers, 2)]);
+        assert_eq!(of("artifact"), [What::Blob]);
+        assert_eq!(of("tool.started"), []);
+        // As deep as a reader goes, and no deeper.
+        let deep = format!("{}{}", "[".repeat(100_000), "]".repeat(100_000));
+        assert_eq!(folded(&[("run.created", "{}", 1), ("artifact", &deep, 2)]), [What::Changed]);
+    }
 }

@@ -2,13 +2,13 @@
 //! read in the order in which they lie, one at a time; memory grows with the runs that were removed alone, by about a
 //! hundred bytes for each.
 
+use super::keys::keys_of;
 use super::run::{Content, EventRow, Fold, RunRow, also};
 use super::{Findings, Verification, What, Which};
 use crate::base::{Digest, canon::hex};
 use crate::evidence::chain::{Hash, ledger_genesis, ledger_hash};
-use crate::evidence::dsse::Envelope;
 use crate::evidence::event::EVENT_BYTES_MAX;
-use crate::evidence::key::{Keys, PublicKey, Rotation, SIGNING, Trusted};
+use crate::evidence::key::Trusted;
 use crate::evidence::place::private;
 use crate::evidence::{Place, Reader, StoreError};
 use rusqlite::limits::Limit;
@@ -114,66 +114,6 @@ fn structure(walk: &mut Walk<'_>) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// Public keys, rotations, and what is wrong with the directory.
-pub fn keys_of(place: &Place, out: &mut Findings) -> Result<(Trusted, Vec<Envelope>), StoreError> {
-    let (mut all, mut rotations) = (Trusted::default(), Vec::new());
-    let Some(keys) = Keys::look(place)? else { return Ok((all, rotations)) };
-    let mut introduced = BTreeSet::new();
-    for name in keys.names()? {
-        let mut wrong = |why: &str| out.add(What::Key, None, None, "keys", format!("{name}: {why}"));
-        let bytes = match keys.read(&name) {
-            Ok(bytes) => bytes.unwrap_or_default(),
-            Err(e) => {
-                wrong(&e.to_string());
-                continue;
-            }
-        };
-        if let Some(id) = name.strip_suffix(".pub") {
-            match PublicKey::from_pem(&bytes) {
-                Some(key) if key.id().hex() == id => all.add(key),
-                Some(_) => wrong("it holds another key than its name says"),
-                None => wrong("it is no ed25519 public key in PEM"),
-            }
-        } else if let Some(id) = name.strip_suffix(".rotation.json") {
-            match Envelope::parse(&bytes) {
-                Ok(envelope) => {
-                    rotations.push(envelope);
-                    introduced.insert(id.to_owned());
-                }
-                Err(why) => wrong(&why.to_string()),
-            }
-        } else if name != SIGNING && !name.starts_with(".pending-") {
-            wrong("no file of ours has such a name");
-        }
-    }
-    for envelope in &rotations {
-        match Rotation::open(envelope, &all) {
-            Ok(rotation) if introduced.contains(&rotation.to) && all.get(&rotation.to).is_some() => {}
-            Ok(rotation) => {
-                let detail =
-                    format!("the rotation to {} is not where it belongs, or its key is gone", rotation.to);
-                out.add(What::Key, None, None, "keys", detail);
-            }
-            Err(why) => out.add(What::Key, None, None, "keys", format!("a rotation: {why}")),
-        }
-    }
-    let first = all.iter().filter(|key| !introduced.contains(&key.id().hex())).count();
-    if first > 1 {
-        let detail = format!(
-            "{first} keys were introduced by no earlier one; but for the first, each should have been"
-        );
-        out.add(What::Key, None, None, "keys", detail);
-    }
-    match keys.present() {
-        Ok(Some(key)) if all.get(&PublicKey::of(&key).id().hex()).is_none() => {
-            out.add(What::Key, None, None, "keys", format!("{SIGNING}: its public half is not there"));
-        }
-        Ok(_) => {}
-        Err(e) => out.add(What::Key, None, None, "keys", e.to_string()),
-    }
-    Ok((all, rotations))
-}
-
 fn keys(walk: &mut Walk<'_>) -> Result<(), StoreError> {
     let (all, rotations) = keys_of(walk.place, &mut walk.out)?;
     walk.out.counts().keys = all.len() as u64;
@@ -234,7 +174,8 @@ fn ledger(walk: &mut Walk<'_>) -> Result<(), StoreError> {
                 say(What::Ledger, "the run's row names another end".to_owned());
             }
             ("begin", None) => {
-                if gone.insert(run.clone(), Gone { head: None, ended: false }).is_some() {
+                let twice = gone.insert(run.clone(), Gone { head: None, ended: false }).is_some();
+                if twice {
                     say(What::Ledger, "the run began a second time".to_owned());
                 }
             }
