@@ -258,11 +258,7 @@ fn change(bytes: &mut Vec<u8>, op: &Op, mut dice: Option<&mut Dice>) {
                 at += length;
             }
         }
-        Op::Truncate(_, length) => {
-            if dice.is_none_or(|dice| dice.below(2) == 0) {
-                bytes.resize(*length, 0);
-            }
-        }
+        Op::Truncate(_, length) if dice.is_none_or(|dice| dice.below(2) == 0) => bytes.resize(*length, 0),
         _ => {}
     }
 }
