@@ -2,7 +2,7 @@
 //! further start, and nothing may be left: no process, no cgroup, no live record, and the host's tree unchanged
 //! outside the workspace's own writes.
 //!
-//! `STOCKADE_KILL9_ROUNDS` (default 60) and `STOCKADE_KILL9_SEED` say how many and which.
+//! `STOCKADE_KILL9_ROUNDS` (default 100) and `STOCKADE_KILL9_SEED` say how many and which.
 
 #![allow(
     clippy::unwrap_used,
@@ -36,7 +36,7 @@ impl Dice {
 
 #[test]
 fn killed_at_any_instant_nothing_is_left() {
-    let rounds = number("STOCKADE_KILL9_ROUNDS", 60);
+    let rounds = number("STOCKADE_KILL9_ROUNDS", 100);
     let nanos = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().subsec_nanos();
     let seed = number("STOCKADE_KILL9_SEED", u64::from(nanos) | 1);
     eprintln!("kill9: {rounds} rounds, seed {seed}");
@@ -100,6 +100,15 @@ fn killed_at_any_instant_nothing_is_left() {
     let after = Workspace::new("kill9-after");
     Sandbox::new(&after).run(["true"]).expect_exit(0);
     assert_eq!(common::carrying(&prefix), Vec::new());
+    // Every record is whole, and no run is left open.
+    let mut runs = std::process::Command::new(common::bin());
+    runs.args(["runs", "verify", "--json"])
+        .env("STOCKADE_STATE", common::state_dir())
+        .env("HOME", common::home());
+    let verified = common::bounded(runs, Duration::from_secs(120));
+    let found: serde_json::Value = serde_json::from_str(&verified.out()).unwrap();
+    assert_eq!(found["good"], true, "(seed {seed}): {found}");
+    assert_eq!(found["verification"]["counts"]["running"], 0, "(seed {seed}): {found}");
     assert_eq!(
         common::live_records(),
         Vec::<std::path::PathBuf>::new(),

@@ -37,7 +37,6 @@ const MODULES: &[Module] = &[
     Module { name: "policy", uses: &["base", "manifest"], touches: Touches::Nothing },
     // The policy's words (access, posture, user) are the plan's words as well.
     Module { name: "plan", uses: &["base", "policy"], touches: Touches::Nothing },
-    Module { name: "evidence", uses: &[], touches: Touches::Host },
     // What has to be looked at on the host is what a policy and a request name.
     Module { name: "probe", uses: &["base", "policy", "plan", "sys"], touches: Touches::Host },
     Module { name: "evidence", uses: &["base"], touches: Touches::Host },

@@ -39,6 +39,9 @@ pub enum Command {
     /// Look at the kept layers of package caches (caches.layer = "kept"), or remove them
     #[command(subcommand)]
     Caches(Caches),
+    /// Look at what was recorded of runs, and remove old records
+    #[command(subcommand)]
+    Runs(super::runs_args::Runs),
     /// Try every feature of the kernel that a sandbox needs, as this user, and say what mends what is missing
     Doctor(Doctor),
 }
@@ -442,6 +445,7 @@ pub fn parse(args: &[OsString]) -> Result<Cli, Stop> {
         ],
         Command::Policy(Policy::Lint(lint)) => vec![("a profile", lint.profiles.len())],
         Command::Policy(Policy::Diff(diff)) => vec![("--set", diff.set.len())],
+        Command::Runs(runs) => vec![("--kind", runs.kinds())],
         _ => Vec::new(),
     };
     match given.into_iter().find(|(_, n)| *n > REPEATS_MAX) {
@@ -483,7 +487,8 @@ fn mistake(error: &clap::Error, args: &[OsString], exec: bool) -> Stop {
     let safe: Vec<String> = args.iter().map(|a| visible(a.as_bytes())).collect();
     let again = parse_any(&safe, exec).err();
     let error = again.as_ref().unwrap_or(error);
-    let of = args.get(1).filter(|a| matches!(a.as_bytes(), b"exec" | b"policy" | b"caches" | b"doctor"));
+    let of =
+        args.get(1).filter(|a| matches!(a.as_bytes(), b"exec" | b"policy" | b"caches" | b"runs" | b"doctor"));
     let help = match of.map(|a| a.as_os_str()) {
         Some(name) => format!("`stockade {} --help` shows what there is", OsStr::to_string_lossy(name)),
         None => "`stockade --help` shows what there is".to_owned(),

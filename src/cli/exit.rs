@@ -7,7 +7,7 @@ pub const OK: u8 = 0;
 pub const UNFIT: u8 = 1;
 /// `policy lint`: something was found. `policy diff`: something is widened.
 pub const FOUND: u8 = 1;
-/// `policy`, `doctor`: wrong arguments, or a profile, path or host that they cannot work with.
+/// Every other command: wrong arguments, or a profile, path or host that they cannot work with.
 pub const USAGE: u8 = 2;
 /// `exec`: there was no containment, or it could not be kept, or its result could not be delivered.
 pub const CONTAINMENT: u8 = 125;
@@ -77,7 +77,7 @@ pub fn page() -> String {
         "# Exit codes\n\n`stockade exec`:\n\n| code | meaning |\n|---|---|\n{}\n\
          A command that exits with one of these codes itself is told apart by `outcome.kind` in the result \
          (`--json`, `--result-fd`, `--result-file`).\n\n{SIGNALS}\n\n\
-         `stockade policy`, `stockade doctor`:\n\n| code | meaning |\n|---|---|\n{}",
+         `stockade policy`, `stockade caches`, `stockade runs`, `stockade doctor`:\n\n| code | meaning |\n|---|---|\n{}",
         table(&EXEC),
         table(&OTHERS)
     )

@@ -20,6 +20,12 @@ mod profiles;
 mod render;
 pub mod result;
 mod room;
+mod runs;
+mod runs_args;
+mod runs_events;
+mod runs_show;
+mod runs_verify;
+mod when;
 
 use crate::supervise::outcome::Fault;
 use args::{Cli, Command, Stop};
@@ -39,6 +45,7 @@ pub fn main() -> ExitCode {
         Ok(Cli { command: Command::Exec(exec) }) => exec::run(&exec),
         Ok(Cli { command: Command::Policy(command) }) => other(policy::run(&command)),
         Ok(Cli { command: Command::Caches(command) }) => other(caches::run(&command)),
+        Ok(Cli { command: Command::Runs(command) }) => other(runs::run(&command)),
         Ok(Cli { command: Command::Doctor(args) }) => other(doctor::run(&args)),
         Err(Stop::Help(text)) => other(print(text.as_bytes())),
         Err(Stop::Mistake { message, hint, exec }) => {

@@ -12,7 +12,7 @@ use std::ffi::OsString;
 /// of an unoptimised one.
 const EXEC_STACK: u64 = if cfg!(debug_assertions) { 104 << 10 } else { 48 << 10 };
 /// Of the other commands, whose definitions are larger.
-const OTHER_STACK: u64 = if cfg!(debug_assertions) { 148 << 10 } else { 64 << 10 };
+const OTHER_STACK: u64 = if cfg!(debug_assertions) { 200 << 10 } else { 80 << 10 };
 /// What a limit is raised to where that is permitted.
 const STACK_WISH: u64 = 1 << 20;
 /// Descriptors that a run under a built-in profile needs, with a margin. Sources of mounts need one more each.

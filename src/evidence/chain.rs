@@ -90,7 +90,8 @@ pub fn ledger_genesis(store: &str) -> Hash {
 }
 
 /// The hash of the `n`th entry of the ledger: a run began, ended or was pruned; `head` is the run's last hash then, and
-/// `also` the digest of what belongs to the entry and stands elsewhere (a receipt).
+/// `also` the digest of what belongs to the entry and stands elsewhere: the name of the run's owner where it began, the
+/// receipt where it ended.
 pub fn ledger_hash(
     prev: &Hash,
     n: i64,

@@ -101,6 +101,22 @@ pub enum StoreError {
         /// As asked for.
         run: String,
     },
+    /// What cannot name a run.
+    #[error("`{run}` cannot name a run")]
+    Name {
+        /// As asked for.
+        run: String,
+    },
+    /// The first digits of several runs.
+    #[error("`{run}` may be any of {}{}", candidates.join(", "), if *more { " and more" } else { "" })]
+    Ambiguous {
+        /// As asked for.
+        run: String,
+        /// Those that it may be.
+        candidates: Vec<String>,
+        /// Whether there are more of them.
+        more: bool,
+    },
     /// The run has ended: nothing is added to it (AH-LIFE-1).
     #[error("run {run} has ended")]
     Ended {
@@ -233,7 +249,12 @@ impl StoreError {
             Self::Newer { .. } => "use the newer stockade, or another --state-dir",
             Self::Older { .. } => "the next `stockade exec` upgrades it",
             Self::Foreign { .. } | Self::Unsafe { .. } => "choose another --state-dir",
-            Self::NoRun { .. } | Self::Absent { .. } => "`stockade runs list` shows what there is",
+            Self::NoRun { .. } => "`stockade runs list` shows what there is",
+            Self::Absent { .. } => "`stockade exec` records each run; name where it did with --state-dir",
+            Self::Name { .. } => {
+                "write its id, the first 4 or more digits of it, or `last`; `stockade runs list` shows what there is"
+            }
+            Self::Ambiguous { .. } => "write more of its id",
             Self::Key { .. } => "mend or move the key file; a new key is made when there is none",
             _ => "choose another state directory with --state-dir, or mend this one",
         }
@@ -254,6 +275,8 @@ impl StoreError {
             Self::Schema { .. } => "store_schema",
             Self::Absent { .. } => "store_absent",
             Self::NoRun { .. } => "no_such_run",
+            Self::Name { .. } => "run_name",
+            Self::Ambiguous { .. } => "run_ambiguous",
             Self::Ended { .. } => "run_ended",
             Self::NotOurs { .. } => "run_not_ours",
             Self::Bound { .. } => "record_too_large",

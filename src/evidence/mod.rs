@@ -14,17 +14,21 @@ mod chain;
 mod dsse;
 mod error;
 mod event;
+mod export;
 mod group;
 mod key;
 mod owner;
 mod place;
+mod query;
 mod read;
 mod receipt;
 pub mod redact;
+mod retention;
 mod schema;
 mod store;
 #[cfg(test)]
 mod testing;
+mod verify;
 
 pub use blob::{BlobHold, BlobRef, Blobs};
 pub use chain::{Hash, event_hash, genesis, ledger_hash};
@@ -33,11 +37,15 @@ pub use error::StoreError;
 pub use event::{
     Accepted, Created, EVENT_BYTES_MAX, INLINE_BYTES_MAX, Kind, Payload, Stamp, State, Terminal,
 };
+pub use export::{ExportError, Exported, export};
 pub use group::{Committer, Pending};
 pub use key::{Keys, PublicKey, Rotation, Trusted};
 pub use owner::Owner;
 pub use place::Place;
+pub use query::{Event, Filter, LAST, PAGE_EVENTS_MAX, PAGE_RUNS_MAX, Run, Totals};
 pub use read::Reader;
 pub use receipt::{Chain, Receipt, Signer, Statement, Subject};
+pub use retention::{Collected, Retention, collect};
 pub use schema::{APPLICATION_ID, SCHEMA_VERSION};
 pub use store::{Durable, End, NewRun, Orphan, Store, Txn};
+pub use verify::{Counts, Finding, Verification, What, Which, verify, verify_bundle};

@@ -79,7 +79,8 @@ impl Owners {
         if !is_name(name) {
             return Ok(true);
         }
-        let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        // The lock needs no right to write: records are read where nothing can be written. flock(2).
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = match openat(&self.dir, name, flags, Mode::empty()) {
             Ok(file) => file,
             Err(Errno::NOENT) => return Ok(true),
@@ -90,6 +91,11 @@ impl Owners {
             Err(Errno::WOULDBLOCK) => Ok(false),
             Err(e) => Err(StoreError::io("lock an owner in", &self.path, e)),
         }
+    }
+
+    /// The directory, for the collector.
+    pub fn dir(&self) -> &OwnedFd {
+        &self.dir
     }
 
     /// Forgets an owner that is gone and whose runs are closed.

@@ -3,7 +3,8 @@
 
 use super::StoreError;
 use rustix::fs::{
-    AtFlags, FileType, FlockOperation, Mode, OFlags, flock, fstat, fstatvfs, fsync, mkdirat, openat, statat,
+    AtFlags, FileType, FlockOperation, Mode, OFlags, RenameFlags, flock, fstat, fstatvfs, fsync, mkdirat,
+    openat, renameat_with, statat, unlinkat,
 };
 use rustix::io::Errno;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
@@ -45,26 +46,50 @@ impl Place {
         statat(&self.dir, DATABASE, AtFlags::SYMLINK_NOFOLLOW).is_ok()
     }
 
-    /// Makes the database's file when it is missing, empty and 0600, so that what SQLite puts beside it is 0600 as well;
-    /// checks the files that are there.
+    /// Makes the database when it is missing: `fill` writes it under another name, and it gets its own when it is whole and
+    /// synced. So it is there as a whole or not at all, whatever happens meanwhile. Checks the files that are there.
     ///
     /// Whether the write-ahead log was there.
     ///
     /// # Errors
-    /// [`StoreError::Unsafe`], or a system call.
-    pub fn prepare(&self) -> Result<bool, StoreError> {
+    /// [`StoreError::Unsafe`], a system call, or `fill`'s.
+    pub fn prepare(&self, fill: impl FnOnce(&Path) -> Result<(), StoreError>) -> Result<bool, StoreError> {
         match self.check_file(DATABASE) {
             Err(StoreError::Io { errno: Errno::NOENT, .. }) => {
-                let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-                match openat(&self.dir, DATABASE, flags, Mode::RUSR | Mode::WUSR) {
-                    Ok(_) => {}
-                    Err(Errno::EXIST) => self.check_file(DATABASE)?,
-                    Err(e) => return Err(StoreError::io("make", self.database(), e)),
+                // One at a time; others who waited find it made.
+                let _held = self.hold()?;
+                match self.check_file(DATABASE) {
+                    Err(StoreError::Io { errno: Errno::NOENT, .. }) => self.make(fill)?,
+                    other => other?,
                 }
             }
             other => other?,
         }
         self.check_beside()
+    }
+
+    fn make(&self, fill: impl FnOnce(&Path) -> Result<(), StoreError>) -> Result<(), StoreError> {
+        const NEW: &str = ".new-evidence.db";
+        let path = self.path.join(NEW);
+        let failed = |step| {
+            let path = path.clone();
+            move |e| StoreError::io(step, path.clone(), e)
+        };
+        // Of somebody who was interrupted.
+        for suffix in ["", "-journal", "-wal", "-shm"] {
+            match unlinkat(&self.dir, format!("{NEW}{suffix}"), AtFlags::empty()) {
+                Ok(()) | Err(Errno::NOENT) => {}
+                Err(e) => return Err(failed("remove")(e)),
+            }
+        }
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        drop(openat(&self.dir, NEW, flags, Mode::RUSR | Mode::WUSR).map_err(failed("make"))?);
+        fill(&path)?;
+        let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = openat(&self.dir, NEW, flags, Mode::empty()).map_err(failed("open"))?;
+        fsync(&file).map_err(failed("sync"))?;
+        renameat_with(&self.dir, NEW, &self.dir, DATABASE, RenameFlags::NOREPLACE).map_err(failed("name"))?;
+        self.sync()
     }
 
     /// Checks the database's files without making any.

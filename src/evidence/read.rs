@@ -2,8 +2,12 @@
 
 use super::schema::{self, Found};
 use super::{Place, StoreError, store};
+use rusqlite::limits::Limit;
 use rusqlite::{Connection, OpenFlags};
 use rustix::fs::{AtFlags, StatVfsMountFlags, fstatvfs, statat};
+
+/// Bytes of a value in the database, at most: the largest are receipts and plans.
+const VALUE_BYTES_MAX: i32 = 64 << 20;
 
 /// A reader of the whole store.
 #[derive(Debug)]
@@ -29,6 +33,8 @@ impl Reader {
         } else {
             store::connect(&path, flags)?
         };
+        conn.set_limit(Limit::SQLITE_LIMIT_LENGTH, VALUE_BYTES_MAX)
+            .map_err(StoreError::of("opening the database"))?;
         match schema::look(&conn, &path)? {
             Found::Empty => return Err(StoreError::Absent { path }),
             Found::Version(schema::SCHEMA_VERSION) => {}

@@ -106,7 +106,7 @@ impl Store {
     /// Every kind but those about runs.
     pub fn open(place: Place) -> Result<Self, StoreError> {
         let opened = (|| {
-            let named = place.prepare()?;
+            let named = place.prepare(create)?;
             let path = place.database();
             let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
             let mut conn = connect(&path, flags)?;
@@ -246,8 +246,16 @@ impl Store {
         }
     }
 
+    /// Writes the database anew without its free pages.
+    ///
+    /// # Errors
+    /// SQLite's: [`StoreError::Full`] where a second copy does not fit.
+    pub fn vacuum(&mut self) -> Result<(), StoreError> {
+        self.sync(true)?;
+        self.conn.execute_batch("VACUUM").map_err(StoreError::of("giving back free pages"))
+    }
+
     /// The connection, for what reads in a writer's name.
-    #[cfg(test)]
     pub(super) fn connection(&self) -> &Connection {
         &self.conn
     }
@@ -273,7 +281,19 @@ pub(super) fn connect(path: &Path, flags: OpenFlags) -> Result<Connection, Store
     Ok(conn)
 }
 
-/// Makes or upgrades the tables.
+/// Writes a new database, all of it in the one file.
+fn create(path: &Path) -> Result<(), StoreError> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let mut conn = connect(path, flags)?;
+    make(&mut conn, path)?;
+    let failed = StoreError::of("making the database");
+    conn.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())).map_err(&failed)?;
+    // The last one to leave takes the empty log along.
+    conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, false).map_err(&failed)?;
+    conn.close().map_err(|(_, e)| failed(e))
+}
+
+/// Makes or upgrades the tables of a database that is there.
 fn ready(conn: &mut Connection, place: &Place) -> Result<(), StoreError> {
     let path = place.database();
     if schema::look(conn, &path)? == Found::Version(schema::SCHEMA_VERSION) {
@@ -410,7 +430,9 @@ impl Txn<'_> {
             .map_err(&failed)?;
         let row = Row { no: self.tx.last_insert_rowid(), events: 0, head: first, open: true, ours: true };
         let accepted = self.add(&row, Kind::Created, stamp, &run.payload)?;
-        let n = self.entry("begin", &id, &accepted.hash, None, stamp)?;
+        // The owner stands in no event.
+        let owner = Hash(*Digest::of(self.owner.as_bytes()).bytes());
+        let n = self.entry("begin", &id, &accepted.hash, Some(&owner), stamp)?;
         self.tx
             .prepare_cached("UPDATE runs SET began = ?2 WHERE no = ?1")
             .and_then(|mut update| update.execute([row.no, n]))
@@ -603,7 +625,8 @@ impl Txn<'_> {
         Ok(Accepted { seq, hash })
     }
 
-    /// Writes a blob that this step will reference; it is not collected before the step ends.
+    /// Writes a blob that this step will reference; it is not collected before the step ends. What the collector takes for
+    /// a reference is `events.blob` alone.
     ///
     /// # Errors
     /// See [`Blobs::put`].
