@@ -114,7 +114,7 @@ fn text<'v>(value: Option<&'v Value>, at: &str) -> Option<&'v str> {
 fn sequence(parts: &Parts) -> Outcome {
     match parts.findings.split_first() {
         None => pass(),
-        Some((first, rest)) if rest.is_empty() => fail(first.clone()),
+        Some((first, [])) => fail(first.clone()),
         Some((first, rest)) => fail(format!("{first}; and {} more", rest.len())),
     }
 }
