@@ -136,3 +136,31 @@ fn rotated_keys_vouch_for_each_other() {
     let new = state.file("new.pem", &new);
     assert_eq!(state.runs(&["verify", "--key", &new]).code(), 1);
 }
+
+/// CF-AUD-1: a run of each kind is audited without a failure, and one whose parts disagree fails.
+#[test]
+fn records_are_audited() {
+    let state = State::new();
+    let exec = |words: &[&str]| {
+        let sandbox = Sandbox::new(&state.workspace).option("--state-dir").option(&state.at);
+        sandbox.options(["--timeout", "300ms"]).raw(words)
+    };
+    exec(&["sleep", "9"]);
+    exec(&["/no/such/program"]);
+    exec(&["sh", "-c", "touch .git/hooks/x 2>&1; mkdir -p .vscode; exit 1"]);
+    let raw = state.runs(&["audit", "--all"]);
+    assert_eq!(raw.code(), 0, "{}", raw.out());
+    assert!(raw.out().ends_with("6 runs audited\n"), "{}", raw.out());
+    let one = state.runs(&["audit", "last"]);
+    assert!(one.out().contains("sequence     pass"), "{}", one.out());
+    let lines = state.runs(&["audit", "--all", "--json"]).out();
+    assert_eq!(lines.lines().count(), 6);
+    for line in lines.lines() {
+        let value: serde_json::Value = serde_json::from_str(line).unwrap();
+        assert_eq!(value["checks"].as_array().unwrap().len(), 10);
+    }
+    state.sql("DELETE FROM receipts WHERE run = 4");
+    let raw = state.runs(&["audit", "--all"]);
+    assert_eq!(raw.code(), 1, "{}", raw.out());
+    assert!(raw.out().contains("INCONCLUSIVE"), "a missing receipt is no pass: {}", raw.out());
+}

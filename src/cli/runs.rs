@@ -30,6 +30,7 @@ pub fn run(command: &Runs) -> Result<u8, Fault> {
         Runs::Events(args) => runs_events::events(args),
         Runs::Tail(args) => runs_events::tail(args),
         Runs::Verify(args) => runs_verify::run(args),
+        Runs::Audit(args) => runs_verify::audit_runs(args),
         Runs::Export(args) => runs_verify::export_runs(args),
         Runs::Key(args) => runs_verify::key(args),
         Runs::Gc(args) => gc(args),

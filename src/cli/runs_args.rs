@@ -20,6 +20,8 @@ pub enum Runs {
     Tail(Tail),
     /// Prove that records are what was recorded: chains, rows, receipts, blobs
     Verify(Verify),
+    /// Ask whether records make sense: what their parts say of each other, and what they lack
+    Audit(Audit),
     /// Write runs as JSON lines, which `verify --bundle` proves anywhere
     Export(Export),
     /// Print the public key that receipts are signed with, or change keys
@@ -43,6 +45,22 @@ pub struct Verify {
     #[command(flatten)]
     pub state_dir: State,
     /// As one JSON document
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `stockade runs audit`.
+#[derive(Debug, Clone, Args)]
+pub struct Audit {
+    /// Which: its id, the first 4 or more digits of it, or `last`
+    #[arg(value_name = "RUN", default_value = crate::evidence::LAST)]
+    pub run: String,
+    /// Every run, the newest first; those with nothing to tell are only counted
+    #[arg(long, conflicts_with = "run")]
+    pub all: bool,
+    #[command(flatten)]
+    pub state_dir: State,
+    /// As JSON, one line for each run
     #[arg(long)]
     pub json: bool,
 }
@@ -81,7 +99,7 @@ impl Runs {
             Self::Tail(args) => args.kind.len(),
             Self::Verify(args) => args.key.len(),
             Self::Export(args) => args.run.len(),
-            Self::List(_) | Self::Show(_) | Self::Key(_) | Self::Gc(_) => 0,
+            Self::List(_) | Self::Show(_) | Self::Audit(_) | Self::Key(_) | Self::Gc(_) => 0,
         }
     }
 }

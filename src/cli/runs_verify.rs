@@ -1,13 +1,16 @@
-//! `stockade runs verify`, `export` and `key`: what a record proves, taken elsewhere, and by whose key.
+//! `stockade runs verify`, `audit`, `export` and `key`: what a record proves, whether it makes sense, taken elsewhere, and by
+//! whose key.
 
 use super::explain::size;
 use super::policy::document;
 use super::render::safe;
 use super::runs::{self, failed};
-use super::runs_args::{Export, Key, Verify};
+use super::runs_args::{Audit, Export, Key, Verify};
 use super::{exit, fault, print};
+use crate::evidence::audit::{Checked, Verdict, audit};
 use crate::evidence::{
-    ExportError, Keys, PublicKey, StoreError, Trusted, Verification, Which, export, verify, verify_bundle,
+    ExportError, Filter, Keys, PublicKey, Reader, Run, StoreError, Trusted, Verification, Which, export,
+    verify, verify_bundle,
 };
 use crate::supervise::outcome::Fault;
 use serde_json::json;
@@ -106,6 +109,65 @@ fn text(found: &Verification) -> String {
     );
     if !found.pinned {
         out.push_str("receipts were checked against the keys that lie beside them; --key FILE checks them against yours\n");
+    }
+    out
+}
+
+/// Runs that are read at once.
+const PAGE: u32 = 64;
+
+/// `audit`: 0 unless a check fails, 1 when one does. What is inconclusive is told and fails nothing: a run that is under way
+/// has no end yet.
+pub fn audit_runs(args: &Audit) -> Result<u8, Fault> {
+    let reader = runs::reader(&args.state_dir)?;
+    let stage = failed("auditing");
+    let out = runs::Out::new();
+    let mut failures = false;
+    let mut told = |run: &Run, quiet: bool| -> Result<bool, Fault> {
+        let checked = audit(&reader, run).map_err(|e| stage(&e))?;
+        failures |= checked.iter().any(|c| c.verdict == Verdict::Fail);
+        if args.json {
+            let mut line =
+                document(&json!({ "schema": "stockade.audit/1", "run": run.id, "checks": checked }), false)?;
+            if !line.ends_with(b"\n") {
+                line.push(b'\n');
+            }
+            return out.write(&line);
+        }
+        let worst = checked.iter().map(|c| c.verdict).max();
+        if quiet && worst.is_some_and(|w| w <= Verdict::NotApplicable) {
+            return Ok(true);
+        }
+        out.write(audited(run, &checked).as_bytes())
+    };
+    if args.all {
+        let (mut before, mut runs) = (None, 0u64);
+        'pages: loop {
+            let page = Reader::runs(&reader, &Filter::default(), before, PAGE).map_err(|e| stage(&e))?;
+            let Some(last) = page.last() else { break };
+            before = Some(last.no);
+            for run in &page {
+                runs += 1;
+                if !told(run, true)? {
+                    break 'pages;
+                }
+            }
+        }
+        if !args.json {
+            out.write(format!("{runs} runs audited\n").as_bytes())?;
+        }
+    } else {
+        let run = reader.find(&args.run).map_err(|e| stage(&e))?;
+        told(&run, false)?;
+    }
+    Ok(if failures { exit::FOUND } else { exit::OK })
+}
+
+fn audited(run: &Run, checked: &[Checked]) -> String {
+    let mut out = format!("run {}\n", safe(&run.id));
+    for c in checked {
+        let why = c.detail.as_deref().map_or_else(String::new, |why| format!(" ({})", safe(why)));
+        let _ = writeln!(out, "  {:<12} {:<14} {}{why}", c.check, c.verdict.words(), c.asks);
     }
     out
 }

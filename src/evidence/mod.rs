@@ -9,6 +9,7 @@
 //!
 //! Follows AH-ART, AH-LIFE-1/2, AH-TOOL-3/10, MA-TLS, MA-RED, MA-REC; the format is in `docs/evidence.md`.
 
+pub mod audit;
 mod blob;
 mod chain;
 mod dsse;

@@ -424,6 +424,17 @@ impl Reader {
             .map_err(StoreError::of("reading a receipt"))
     }
 
+    /// A plan by its digest, in canonical form; not checked.
+    ///
+    /// # Errors
+    /// SQLite's.
+    pub fn plan(&self, digest: &str) -> Result<Option<String>, StoreError> {
+        self.connection()
+            .query_row("SELECT plan FROM plans WHERE digest = ?1", [digest], |row| row.get(0))
+            .optional()
+            .map_err(StoreError::of("reading a plan"))
+    }
+
     /// Whether a run has not ended and nobody is at work on it any more: the next start of `exec` records that. Not to be
     /// asked within [`Self::at_once`], which does not see an end that has been recorded meanwhile.
     ///
