@@ -164,3 +164,24 @@ fn records_are_audited() {
     assert_eq!(raw.code(), 1, "{}", raw.out());
     assert!(raw.out().contains("INCONCLUSIVE"), "a missing receipt is no pass: {}", raw.out());
 }
+
+/// A rotation that was killed after it was signed and before its key was there: nothing is wrong, and the next one works.
+#[test]
+fn a_killed_rotation_harms_nothing() {
+    let state = State::new();
+    let keys = state.at.join("keys");
+    let names = || -> Vec<String> {
+        std::fs::read_dir(&keys).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect()
+    };
+    let (before, signing) = (names(), std::fs::read(keys.join("signing.pem")).unwrap());
+    assert_eq!(state.runs(&["key", "--rotate"]).code(), 0);
+    std::fs::write(keys.join("signing.pem"), signing).unwrap();
+    for name in names().iter().filter(|n| n.ends_with(".pub") && !before.contains(n)) {
+        std::fs::remove_file(keys.join(name)).unwrap();
+    }
+    assert_eq!(state.runs(&["verify"]).code(), 0, "{}", state.runs(&["verify"]).out());
+    assert_eq!(state.runs(&["key", "--rotate"]).code(), 0);
+    let raw = Sandbox::new(&state.workspace).option("--state-dir").option(&state.at).raw(["true"]);
+    assert_eq!(raw.code(), 0);
+    assert_eq!(state.runs(&["verify"]).code(), 0, "{}", state.runs(&["verify"]).out());
+}

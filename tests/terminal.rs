@@ -333,6 +333,35 @@ fn late_answers_are_not_left_for_the_next_reader() {
     assert_eq!(pty.end(), 0);
 }
 
+/// A terminal that is stopped, or that nobody reads: limits and signals work, and the end is told in its exit code.
+#[test]
+fn a_terminal_that_nobody_reads_holds_nobody_up() {
+    let workspace = Workspace::new("tty-stuck");
+    for (options, signal, code) in [
+        (&["--timeout", "1s"][..], false, 124),
+        (&["--tty", "--timeout", "1s"], false, 124),
+        (&[], true, 143),
+        (&["--tty"], true, 143),
+    ] {
+        let mut pty = Pty::new(24, 80);
+        pty.exec(&workspace, options, &["sh", "-c", "yes | head -c 400000; touch written; sleep 100"]);
+        // More than the terminal holds, and nobody takes it.
+        std::thread::sleep(Duration::from_millis(800));
+        if signal {
+            pty.signal(rustix::process::Signal::TERM);
+        }
+        let mut child = pty.child.take().unwrap();
+        let ended = await_that(PATIENCE, || child.try_wait().unwrap().is_some());
+        if !ended {
+            let _ = child.kill();
+        }
+        let status = child.wait().unwrap();
+        assert!(ended, "{options:?}: it hangs");
+        assert_eq!(status.code(), Some(code), "{options:?} {status:?}");
+        assert!(!workspace.path().join("written").exists(), "{options:?}: the terminal took it all");
+    }
+}
+
 /// A real terminal emulator after the same mess: every flag as before, and the screen's text still there.
 #[test]
 fn tmux_is_as_it_was() {

@@ -115,7 +115,13 @@ pub fn write_all(to: impl AsFd, mut bytes: &[u8]) -> io::Result<()> {
 
 /// A line or more on standard error. When that cannot be written there is nobody to tell.
 pub fn tell(text: &str) {
-    let _ = write_all(io::stderr().lock(), text.as_bytes());
+    let stderr = io::stderr();
+    if rustix::termios::isatty(&stderr) {
+        // One that is stopped or that nobody reads holds nobody up.
+        crate::supervise::terminal::show(stderr.as_fd(), text.as_bytes());
+    } else {
+        let _ = write_all(stderr.lock(), text.as_bytes());
+    }
 }
 
 /// JSON on one line or several, as people are shown it. Control and format characters that JSON leaves as they are

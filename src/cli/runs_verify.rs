@@ -174,6 +174,13 @@ fn audited(run: &Run, checked: &[Checked]) -> String {
 
 /// `export`.
 pub fn export_runs(args: &Export) -> Result<u8, Fault> {
+    if rustix::termios::isatty(std::io::stdout()) {
+        return Err(fault::result(
+            "standard output".to_owned(),
+            "an export holds what commands wrote, byte for byte, and is not for a terminal".to_owned(),
+            "redirect it to a file: stockade runs export … > FILE".to_owned(),
+        ));
+    }
     let reader = runs::reader(&args.state_dir)?;
     let stage = failed("exporting");
     let mut ids = Vec::new();

@@ -106,8 +106,9 @@ impl Place {
     }
 
     fn check_beside(&self) -> Result<bool, StoreError> {
-        let mut there = [false; 2];
-        for (there, name) in there.iter_mut().zip(["evidence.db-wal", "evidence.db-shm"]) {
+        let mut there = [false; 3];
+        let names = ["evidence.db-wal", "evidence.db-shm", "evidence.db-journal"];
+        for (there, name) in there.iter_mut().zip(names) {
             match self.check_file(name) {
                 Err(StoreError::Io { errno: Errno::NOENT, .. }) => {}
                 other => {

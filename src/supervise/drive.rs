@@ -1125,12 +1125,13 @@ fn outlet(
     })
 }
 
-/// A copy of one of our own standard descriptors, all of which are open: see `sys::fds`.
+/// A copy of one of our own standard descriptors, all of which are open: see `sys::fds`. For output to a terminal it is one
+/// that never blocks: a terminal that is stopped, or that nobody reads, must not keep us from limits and signals.
 fn caller(number: i32) -> Result<OwnedFd, rustix::io::Errno> {
     match number {
         0 => rustix::io::fcntl_dupfd_cloexec(std::io::stdin(), 3),
-        1 => rustix::io::fcntl_dupfd_cloexec(std::io::stdout(), 3),
-        _ => rustix::io::fcntl_dupfd_cloexec(std::io::stderr(), 3),
+        1 => super::terminal::unblocking(std::io::stdout().as_fd()),
+        _ => super::terminal::unblocking(std::io::stderr().as_fd()),
     }
 }
 

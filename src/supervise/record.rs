@@ -171,7 +171,9 @@ pub struct Recorder {
 
 impl Recorder {
     /// For a run that is about to be tried.
-    pub fn new(place: Place, run: RunId, asked: Asked, context: Context, recovered: &Recovered) -> Self {
+    pub fn new(place: Place, run: RunId, mut asked: Asked, context: Context, recovered: &Recovered) -> Self {
+        let clean = |name: &String| redact::text(name.as_bytes(), &context, redact::STRING).text.to_string();
+        asked.correlation = asked.correlation.as_ref().map(clean);
         Self {
             place: Some(place),
             store: None,

@@ -14,6 +14,8 @@ use std::time::{Duration, Instant};
 
 /// How long a terminal is given to answer: what it has to show before it does is on its way already.
 const ANSWER_WAIT: Duration = Duration::from_millis(500);
+/// How long nothing may come for an answer to be the last.
+const QUIET: Duration = Duration::from_millis(60);
 /// Bytes of answers that are read.
 const ANSWER_BYTES_MAX: usize = 64 << 10;
 
@@ -131,11 +133,30 @@ fn put_back(screen: &Screen, own: bool) {
     }
 }
 
+/// A descriptor of the same object; for a terminal one of its own that does not block, since O_NONBLOCK belongs to the open
+/// description, which is the caller's as well. Where the terminal may not be opened again, a copy.
+///
+/// # Errors
+/// fcntl(2).
+pub fn unblocking(fd: BorrowedFd<'_>) -> Result<OwnedFd, rustix::io::Errno> {
+    use rustix::fs::{Mode, OFlags};
+    use std::os::fd::AsRawFd as _;
+    if isatty(fd) {
+        let name = format!("/proc/self/fd/{}", fd.as_raw_fd());
+        let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+        if let Ok(own) = rustix::fs::open(name, flags, Mode::empty()) {
+            return Ok(own);
+        }
+    }
+    rustix::io::fcntl_dupfd_cloexec(fd, 3)
+}
+
 /// Writes to a terminal that may be stopped (XOFF) or gone: not for longer than [`ANSWER_WAIT`].
-fn show(to: BorrowedFd<'_>, mut bytes: &[u8]) {
+pub fn show(to: BorrowedFd<'_>, mut bytes: &[u8]) {
     let until = Instant::now() + ANSWER_WAIT;
-    while !bytes.is_empty() && ready(to, PollFlags::OUT, until) {
-        match rustix::io::write(to, bytes) {
+    let Ok(to) = unblocking(to) else { return };
+    while !bytes.is_empty() && ready(to.as_fd(), PollFlags::OUT, until) {
+        match rustix::io::write(&to, bytes) {
             Ok(n) => bytes = &bytes[n..],
             Err(rustix::io::Errno::INTR | rustix::io::Errno::AGAIN) => {}
             Err(_) => return,
@@ -156,10 +177,11 @@ fn swallow_answers(to: BorrowedFd<'_>) {
     show(to, ASK);
     let until = Instant::now() + ANSWER_WAIT;
     let (mut answers, mut chunk) = (Vec::new(), [0u8; 1024]);
-    while answers.len() < ANSWER_BYTES_MAX
-        && !ends_with_attributes(&answers)
-        && ready(stdin.as_fd(), PollFlags::IN, until)
-    {
+    // The command may have asked the same: what looks like the last answer is it when nothing comes after it.
+    let wait = |answers: &[u8]| {
+        if ends_with_attributes(answers) { until.min(Instant::now() + QUIET) } else { until }
+    };
+    while answers.len() < ANSWER_BYTES_MAX && ready(stdin.as_fd(), PollFlags::IN, wait(&answers)) {
         match rustix::io::read(&stdin, &mut chunk) {
             Ok(0) | Err(_) => break,
             Ok(n) => answers.extend_from_slice(&chunk[..n]),
