@@ -38,7 +38,7 @@ pub fn visible(bytes: &[u8]) -> String {
 
 /// Bidirectional and invisible format characters, which make a text read as something else.
 fn is_format_control(c: char) -> bool {
-    matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}')
+    matches!(c, '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{e0000}'..='\u{e007f}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}')
 }
 
 /// Text that a model may be shown, as a type of its own: it is made of our words, of numbers, and of what the command

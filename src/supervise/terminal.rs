@@ -151,7 +151,7 @@ pub fn unblocking(fd: BorrowedFd<'_>) -> Result<OwnedFd, rustix::io::Errno> {
     rustix::io::fcntl_dupfd_cloexec(fd, 3)
 }
 
-/// Writes to a terminal that may be stopped (XOFF) or gone: not for longer than [`ANSWER_WAIT`].
+/// Writes to a terminal that may be stopped (XOFF) or gone: not for longer than half a second.
 pub fn show(to: BorrowedFd<'_>, mut bytes: &[u8]) {
     let until = Instant::now() + ANSWER_WAIT;
     let Ok(to) = unblocking(to) else { return };
